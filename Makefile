@@ -1,0 +1,33 @@
+# Each target sets up .venv by itself when it has to; the second time that takes no time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup run test lint bench clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+run: $(READY)
+	$(BIN)/nestfl plan --model resnet110 --levels 4 --depth-grid 9
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest -n auto
+
+bench: $(READY)
+	$(BIN)/python benchmarks/aggregation.py
+	$(BIN)/python benchmarks/training.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,35 @@
+"""The sliceable networks: `build("resnet56", num_classes=10, slice=Slice(width=0.5))`."""
+
+from models import resnet as _resnet  # noqa: F401  (registers its networks)
+from models.registry import Family, SlicedNetwork, build, family, names, register
+from models.slicing import (
+    PREFIX,
+    Region,
+    Slice,
+    SliceError,
+    SliceMap,
+    State,
+    Window,
+    declare_parts,
+    extract,
+    slice_map,
+)
+
+__all__ = [
+    "PREFIX",
+    "Family",
+    "Region",
+    "Slice",
+    "SliceError",
+    "SliceMap",
+    "SlicedNetwork",
+    "State",
+    "Window",
+    "build",
+    "declare_parts",
+    "extract",
+    "family",
+    "names",
+    "register",
+    "slice_map",
+]

@@ -1,0 +1,112 @@
+"""Layers that all convolutional families choose from: norms, the scaler, and exit heads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+NormKind = Literal["bn", "bn-running", "bn-static", "gn"]
+ScalerKind = Literal["none", "train", "always"]
+HeadKind = Literal["conv", "pool"]
+
+
+class StaticBatchNorm2d(nn.BatchNorm2d):
+    """HeteroFL's static BN: batch statistics while training, gathered ones at test time.
+
+    Training never moves the statistics. Set `gathering` and run data through the network in train
+    mode to accumulate them: the cumulative mean over batches, as `momentum=None` defines it.
+    """
+
+    gathering = False
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, momentum=None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and not self.gathering:
+            return F.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
+        return super().forward(x)
+
+
+def group_norm(channels: int) -> nn.GroupNorm:
+    """Groups of up to 8 channels, so that a slice by whole groups normalises as the full net."""
+    return nn.GroupNorm(channels // math.gcd(channels, 8), channels)
+
+
+Norm = Callable[[int], nn.Module]
+
+_NORMS: dict[str, Norm] = {
+    "bn": lambda channels: nn.BatchNorm2d(channels, track_running_stats=False),
+    "bn-running": nn.BatchNorm2d,
+    "bn-static": StaticBatchNorm2d,
+    "gn": group_norm,
+}
+
+
+def choose_norm(kind: NormKind) -> Norm:
+    """The norm layer's constructor, which takes the number of channels."""
+    if kind not in _NORMS:
+        raise ValueError(f"unknown norm {kind!r}; choose from {', '.join(_NORMS)}")
+    return _NORMS[kind]
+
+
+class Scaler(nn.Module):
+    """Divides a sliced layer's output by the share of its width (HeteroFL; in ScaleFL always)."""
+
+    def __init__(self, share: float, always: bool) -> None:
+        super().__init__()
+        self.share, self.always = share, always
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / self.share if self.always or self.training else x
+
+
+def choose_scaler(kind: ScalerKind, share: float) -> nn.Module:
+    if kind not in ("none", "train", "always"):
+        raise ValueError(f"unknown scaler {kind!r}; choose from none, train, always")
+    return nn.Identity() if kind == "none" or share == 1 else Scaler(share, kind == "always")
+
+
+def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+
+
+class PoolHead(nn.Module):
+    """Global average pool and a linear layer: the exit of collaborative inference (CIS)."""
+
+    def __init__(self, channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(channels, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.fc(x.mean((2, 3)))
+        return logits
+
+
+class ConvHead(PoolHead):
+    """ScaleFL's exit: three 3x3 convolutions at the backbone's width, then pool and linear."""
+
+    def __init__(self, channels: int, num_classes: int, norm: Norm, scale: nn.Module) -> None:
+        super().__init__(channels, num_classes)
+        self.convs = nn.ModuleList(conv3x3(channels, channels) for _ in range(3))
+        self.norms = nn.ModuleList(norm(channels) for _ in range(3))
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv, normalise in zip(self.convs, self.norms, strict=True):
+            x = F.relu(normalise(self.scale(conv(x))))
+        return super().forward(x)
+
+
+def exit_head(
+    kind: HeadKind, channels: int, num_classes: int, norm: Norm, scale: nn.Module
+) -> nn.Module:
+    if kind not in ("conv", "pool"):
+        raise ValueError(f"unknown exit head {kind!r}; choose from conv, pool")
+    if kind == "pool":
+        return PoolHead(channels, num_classes)
+    return ConvHead(channels, num_classes, norm, scale)

@@ -1,0 +1,86 @@
+"""Networks by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.slicing import Slice, SliceError
+
+
+class SlicedNetwork(nn.Module):
+    """What every family gives: the logits of each exit held, in order."""
+
+    exits: nn.ModuleDict
+    """The early exits' heads, each under the number of the unit that it follows."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        raise NotImplementedError
+
+
+Constructor = Callable[..., SlicedNetwork]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A registered network: how to build it, and how deep it is."""
+
+    construct: Constructor
+    units: int
+    """Blocks or layers that depth is counted in; exit number `units` is the final head."""
+
+    @property
+    def options(self) -> list[str]:
+        """What the constructor takes besides classes, channels and slice."""
+        shared = {"num_classes", "in_channels", "slice"}
+        return sorted(inspect.signature(self.construct).parameters.keys() - shared)
+
+
+_FAMILIES: dict[str, Family] = {}
+
+
+def register(name: str, units: int) -> Callable[[Constructor], Constructor]:
+    """Offer a constructor under a name."""
+
+    def add(construct: Constructor) -> Constructor:
+        if name in _FAMILIES:
+            raise ValueError(f"a model named {name!r} is registered already")
+        _FAMILIES[name] = Family(construct, units)
+        return construct
+
+    return add
+
+
+def family(name: str) -> Family:
+    if name not in _FAMILIES:
+        raise ValueError(f"unknown model {name!r}; choose from {', '.join(names())}")
+    return _FAMILIES[name]
+
+
+def names() -> list[str]:
+    return sorted(_FAMILIES)
+
+
+def build(
+    name: str,
+    num_classes: int,
+    in_channels: int = 3,
+    slice: Slice = Slice(),  # noqa: B008  (frozen)
+    device: torch.device | str = "cpu",
+    **options: Any,
+) -> SlicedNetwork:
+    """Build a network, or the slice of it that a device holds. `options` are the family's own."""
+    found = family(name)
+    if slice.exits and not 1 <= slice.exits[0] <= slice.exits[-1] <= found.units:
+        raise SliceError(f"{name} has units 1 to {found.units}; exits {slice.exits} are not there")
+    unknown = sorted(options.keys() - set(found.options))
+    if unknown:
+        choices = ", ".join(found.options) or "none"
+        raise ValueError(f"unknown option {unknown[0]!r} of {name}; choose from {choices}")
+    with torch.device(device):
+        return found.construct(num_classes, in_channels, slice, **options)

@@ -1,0 +1,249 @@
+"""A slice is the same constructor with smaller numbers; its tensors are parts of the global tensors.
+
+A sliced network keeps the *names* of the full network's tensors, so where a tensor belongs follows
+from its name, and which part of it from the two shapes. Nobody writes masks or index tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+State = Mapping[str, Tensor]
+Index = slice | NDArray[np.int64]
+"""The kept positions of one axis: a range, or an array where they are not contiguous."""
+
+WindowKind = Literal[
+    "prefix", "upper-right", "lower-left", "lower-right", "middle", "random", "rolling"
+]
+
+
+class SliceError(ValueError):
+    """A slice that its network does not have, or a tensor that is no part of the global one."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What a device holds of a network: a share of its channels, some blocks, some exits."""
+
+    width: float | tuple[float, ...] = 1.0
+    """Share of the channels: one number, or one per stage."""
+    blocks: tuple[tuple[int, ...], ...] | None = None
+    """Residual blocks kept, per stage; None keeps all."""
+    exits: tuple[int, ...] | None = None
+    """Exits held, each named by the unit (block, layer) it follows. The last is the slice's own
+    answer, and nothing behind it exists. None holds the network's own final head alone."""
+    rounding: Literal["floor", "ceil"] = "floor"
+    """How a share of the channels becomes a number of channels."""
+
+    def __post_init__(self) -> None:
+        for share in self.width if isinstance(self.width, tuple) else (self.width,):
+            if not 0 < share <= 1:
+                raise SliceError(f"width {share} is not a share: expected 0 < width <= 1")
+        if self.rounding not in ("floor", "ceil"):
+            raise SliceError(f"unknown rounding {self.rounding!r}; choose floor or ceil")
+        if self.exits is not None and (
+            not self.exits or list(self.exits) != sorted(set(self.exits))
+        ):
+            raise SliceError(f"exits {self.exits} are not in ascending order, each once")
+
+    def share(self, stage: int = 0) -> float:
+        """The share of the channels that stage number `stage` keeps."""
+        return self.width[stage] if isinstance(self.width, tuple) else self.width
+
+    def channels(self, full: int, stage: int = 0) -> int:
+        """How many of `full` channels are kept; at least one, whatever the rounding."""
+        exact = full * self.share(stage)
+        kept = math.floor(exact + 1e-6) if self.rounding == "floor" else math.ceil(exact - 1e-6)
+        return max(1, kept)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which `k` of the `n` positions of an axis are kept.
+
+    The answer depends on `(n, k, seed)` alone, so all layers on the same axis agree without
+    bookkeeping. ScaleFL's two mixed corners are the exception, by their definition (inputs are
+    rows, outputs are columns): they cut a layer's inputs and outputs at opposite ends, so their
+    networks are other wirings of the same weights, not the full network with channels masked.
+    """
+
+    kind: WindowKind = "prefix"
+    seed: int = 0
+    """Draws a `random` window; moves the `rolling` one (the round's number)."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(WindowKind):
+            choices = ", ".join(get_args(WindowKind))
+            raise SliceError(f"unknown window {self.kind!r}; choose from {choices}")
+
+    def indices(self, n: int, k: int, axis: int = 0) -> Index:
+        if k == n or self.kind == "prefix":
+            return slice(0, k)
+        if self.kind == "random":
+            return _drawn(n, k, self.seed)
+        start = {
+            "upper-right": n - k if axis == 0 else 0,
+            "lower-left": 0 if axis == 0 else n - k,
+            "lower-right": n - k,
+            "middle": (n - k) // 2,
+            "rolling": self.seed % n,
+        }[self.kind]
+        if start + k <= n:
+            return slice(start, start + k)
+        return (start + np.arange(k)) % n
+
+
+@lru_cache(maxsize=4096)
+def _drawn(n: int, k: int, seed: int) -> NDArray[np.int64]:
+    return np.sort(np.random.default_rng((seed, n, k)).permutation(n)[:k])
+
+
+PREFIX = Window()
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """Where a slice's tensor lies in a global one."""
+
+    source: str
+    """The global tensor's name: the same name, or the bank's (see `slice_map`)."""
+    full: tuple[int, ...]
+    axes: tuple[Index, ...]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The part of the global tensor, as a contiguous copy."""
+        for axis, index in enumerate(self.axes):
+            if isinstance(index, slice):
+                tensor = tensor.narrow(axis, index.start, index.stop - index.start)
+            else:
+                tensor = tensor.index_select(axis, torch.from_numpy(index).to(tensor.device))
+        return tensor.clone(memory_format=torch.contiguous_format)
+
+    @cached_property
+    def runs(self) -> tuple[NDArray[np.int64], int]:
+        """The region as runs of equal length in the flattened global tensor: starts and length."""
+        length, stride, starts = 1, 1, np.zeros(1, np.int64)
+        whole = True  # all axes so far are kept whole, so the next range prolongs the run
+        for axis in reversed(range(len(self.full))):
+            n, index = self.full[axis], self.axes[axis]
+            if whole and isinstance(index, slice) and (axis > 0 or len(self.full) == 1):
+                length *= index.stop - index.start
+                starts = starts + index.start * stride
+                whole = index.stop - index.start == n
+            else:
+                starts = np.add.outer(np.arange(n)[index] * stride, starts).ravel()
+                whole = False
+            stride *= n
+        return starts, length
+
+
+@dataclass(frozen=True, eq=False)
+class SliceMap:
+    """For each tensor of a slice, by name, the region of the global state that it is."""
+
+    regions: Mapping[str, Region]
+
+
+def declare_parts(module: nn.Module, tensor: str, axis: int, sizes: Sequence[int]) -> None:
+    """Say that an axis of `module`'s tensor is made of parts, each cut on its own.
+
+    For heads, fused q/k/v and concatenated features. Called where the layer is built, in the full
+    network and in its slices alike, with the sizes that the parts have there.
+    """
+    length = getattr(module, tensor).shape[axis]
+    if sum(sizes) != length:
+        raise SliceError(f"parts {tuple(sizes)} of {tensor} do not add up to axis {axis}: {length}")
+    declared: dict[tuple[str, int], tuple[int, ...]] = module.__dict__.setdefault("axis_parts", {})
+    declared[tensor, axis] = tuple(sizes)
+
+
+def is_running_statistic(name: str) -> bool:
+    """Whether a tensor holds BatchNorm statistics, which belong to one width alone."""
+    return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
+
+
+def slice_map(
+    full: nn.Module,
+    part: nn.Module,
+    window: Window = PREFIX,
+    bank: str | None = None,
+    private: Callable[[str], bool] = is_running_statistic,
+) -> SliceMap:
+    """Find each tensor of `part` in `full`, from names and shapes (both may be on `meta`).
+
+    Tensors that `private` names are not shared between levels: they live, whole, in the global
+    state under `name@bank`, one bank a level. Without a bank a private tensor must be uncut.
+    """
+    whole, parts = full.state_dict(), _axis_parts(full)
+    cut, cut_parts = part.state_dict(), _axis_parts(part)
+    regions = {}
+    for name, tensor in cut.items():
+        shape = tuple(tensor.shape)
+        if private(name) and bank is not None:
+            axes: tuple[Index, ...] = tuple(slice(0, k) for k in shape)
+            regions[name] = Region(f"{name}@{bank}", shape, axes, shape, tensor.dtype)
+            continue
+        if name not in whole:
+            raise SliceError(f"{name} {shape} of the slice is not in the full network")
+        outer = tuple(whole[name].shape)
+        if len(outer) != len(shape) or any(k > n for n, k in zip(outer, shape, strict=True)):
+            raise SliceError(f"{name}: sliced shape {shape} does not fit in full shape {outer}")
+        if private(name) and outer != shape:
+            raise SliceError(
+                f"{name}: {shape} of {outer}: statistics of one width are not part of another's; "
+                "give slice_map a bank to keep them per level"
+            )
+        axes = tuple(
+            _cut_axis(name, window, axis, parts.get((name, axis), (n,)),
+                      cut_parts.get((name, axis), (k,)))
+            for axis, (n, k) in enumerate(zip(outer, shape, strict=True))
+        )  # fmt: skip
+        regions[name] = Region(name, outer, axes, shape, tensor.dtype)
+    return SliceMap(regions)
+
+
+def _axis_parts(net: nn.Module) -> dict[tuple[str, int], tuple[int, ...]]:
+    return {
+        (f"{prefix}.{tensor}" if prefix else tensor, axis): sizes
+        for prefix, module in net.named_modules()
+        for (tensor, axis), sizes in module.__dict__.get("axis_parts", {}).items()
+    }
+
+
+def _cut_axis(
+    name: str, window: Window, axis: int, full: tuple[int, ...], part: tuple[int, ...]
+) -> Index:
+    if len(full) != len(part) or any(k > n for n, k in zip(full, part, strict=True)):
+        raise SliceError(f"{name}: axis {axis} has parts {part}, which do not fit in {full}")
+    if full == part:
+        return slice(0, sum(full))
+    if len(full) == 1:
+        return window.indices(full[0], part[0], axis)
+    starts = np.cumsum((0, *full[:-1]))
+    return np.concatenate([
+        start + np.arange(n)[window.indices(n, k, axis)]
+        for start, n, k in zip(starts, full, part, strict=True)
+    ])  # fmt: skip
+
+
+def extract(state: State, slice_map: SliceMap) -> dict[str, Tensor]:
+    """Cut a slice's tensors out of the global state, as copies."""
+    tensors = {}
+    for name, region in slice_map.regions.items():
+        source = state.get(region.source)
+        if source is None or tuple(source.shape) != region.full:
+            found = "nothing" if source is None else f"shape {tuple(source.shape)}"
+            raise SliceError(f"{region.source}: expected shape {region.full}, found {found}")
+        tensors[name] = region.of(source)
+    return tensors

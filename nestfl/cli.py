@@ -1,0 +1,84 @@
+"""The commands of `nestfl`, and what they take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def nestfl() -> None:
+    """Federated learning of one network on devices that cannot all hold it."""
+
+
+@app.command()
+def plan(
+    model: Annotated[str, typer.Option(help="The full network.")] = "resnet110",
+    levels: Annotated[int, typer.Option(help="How many levels; each costs half of the next.")] = 4,
+    ratios: Annotated[
+        str | None, typer.Option(help="Each level's share of the cost, such as .125,.25,.5,1.")
+    ] = None,
+    budgets: Annotated[
+        str | None,
+        typer.Option(help="Each client's budget, in the cost's unit, to make levels of."),
+    ] = None,
+    splits: Annotated[
+        str | None,
+        typer.Option(
+            help="Given splits, not searched: DEPTH:WIDTH,... where a depth is a unit's number, or "
+            "a share such as 2/3, .77 or 1.0."
+        ),
+    ] = None,
+    tolerance: Annotated[float, typer.Option(help="How far a cost may be from its target.")] = 0.1,
+    cost: Annotated[str, typer.Option(help="parameters, macs or memory.")] = "parameters",
+    depth_grid: Annotated[
+        int | None, typer.Option(help="Steps of depth to search; each unit if not given.")
+    ] = None,
+    width_step: Annotated[float, typer.Option(help="Step of width to search.")] = 0.05,
+    classes: Annotated[int, typer.Option(help="Classes of the data.")] = 10,
+    channels: Annotated[int, typer.Option(help="Channels of an image.")] = 3,
+    image_size: Annotated[int, typer.Option(help="Height and width of an image.")] = 32,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="An option of the model, such as head=pool or stem=imagenet."),
+    ] = None,
+    latency: Annotated[bool, typer.Option(help="Measure the forward pass on this machine.")] = True,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the levels to this file.")] = None,
+) -> None:
+    """Split a network into levels, and show what each one costs."""
+    from nestfl import plan as planner  # imports torch: not for --help
+
+    try:
+        request = planner.Request.parse(
+            model=model,
+            levels=levels,
+            ratios=ratios,
+            budgets=budgets,
+            splits=splits,
+            tolerance=tolerance,
+            cost=cost,
+            depth_grid=depth_grid,
+            width_step=width_step,
+            classes=classes,
+            channels=channels,
+            image_size=image_size,
+            options=option or [],
+        )
+        planned = planner.make_plan(request, latency)
+        if plot is not None:
+            planner.draw(planned, plot)
+    except (ValueError, OSError) as error:
+        typer.echo(f"nestfl plan: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(planner.as_json(planned)) if json else planner.show(planned)

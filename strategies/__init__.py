@@ -1,0 +1,1 @@
+"""How the server plans, assigns and averages slices."""
