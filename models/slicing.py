@@ -1,4 +1,4 @@
-"""A slice is the same constructor with smaller numbers; its tensors are parts of the global tensors.
+"""A slice is the same constructor with smaller numbers; its tensors are parts of the global ones.
 
 A sliced network keeps the *names* of the full network's tensors, so where a tensor belongs follows
 from its name, and which part of it from the two shapes. Nobody writes masks or index tables.

@@ -202,8 +202,8 @@ def draw(plan: Plan, path: Path) -> None:
         depth, width = level.split.depth / plan.request.task.units, level.split.width
         axes.add_patch(Rectangle((0, 0), 1, 1, fill=False, linestyle=":", color="0.6"))
         axes.add_patch(Rectangle((0, 1 - depth), width, depth, color="C0", alpha=0.35))
-        for exit in level.slice.exits or ():
-            at = 1 - exit / plan.request.task.units
+        for unit in level.slice.exits or ():
+            at = 1 - unit / plan.request.task.units
             axes.plot([0, width], [at, at], color="C3", linewidth=2)
         axes.text(width / 2, 1.02, f"{width:.0%}", ha="center", va="bottom")
         axes.text(-0.03, 1 - depth / 2, f"{depth:.0%}", ha="right", va="center", rotation=90)

@@ -32,7 +32,7 @@ MAPS_BEFORE_COUNTING = 8
 Sums = NDArray[np.int64]
 
 
-class RefusedState(ValueError):
+class RefusedStateError(ValueError):
     """A client's state that cannot be averaged; the sums are as they were before."""
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -57,7 +57,7 @@ class NestedMean:
         self._lightest = 2**63 - 1
 
     def add(self, state: State, slice_map: SliceMap, weight: float = 1.0) -> None:
-        """Fold in one client's state, or raise `RefusedState` and change nothing."""
+        """Fold in one client's state, or raise `RefusedStateError` and change nothing."""
         steps = self._weight_steps(weight)
         _check_form(state, slice_map)
         folded: list[tuple[Region, Tensor]] = []
@@ -65,7 +65,7 @@ class NestedMean:
             for name, region in slice_map.regions.items():
                 self._fold(name, region, state[name], steps)
                 folded.append((region, state[name]))
-        except RefusedState:
+        except RefusedStateError:
             for region, tensor in folded:
                 self._add(region, tensor, -_scale(region.dtype, steps))
             raise
@@ -123,7 +123,7 @@ class NestedMean:
         if not reach <= CAPACITY:
             self._add(region, tensor, -scale)
             reason = "too-large" if math.isfinite(peak) else "non-finite"
-            raise RefusedState(reason, f"{name} holds values up to {peak:g}")
+            raise RefusedStateError(reason, f"{name} holds values up to {peak:g}")
         self._reach[region.source] = reach
 
     def _add(self, region: Region, tensor: Tensor, scale: float) -> float:
@@ -163,13 +163,15 @@ def _check_form(state: State, slice_map: SliceMap) -> None:
     missing = sorted(slice_map.regions.keys() - state.keys())
     extra = sorted(state.keys() - slice_map.regions.keys())
     if missing or extra:
-        raise RefusedState("names", f"missing {missing}, not expected {extra}")
+        raise RefusedStateError("names", f"missing {missing}, not expected {extra}")
     for name, region in slice_map.regions.items():
         if tuple(state[name].shape) != region.shape:
             found = tuple(state[name].shape)
-            raise RefusedState("shape", f"{name} is {found}, expected {region.shape}")
+            raise RefusedStateError("shape", f"{name} is {found}, expected {region.shape}")
         if state[name].dtype != region.dtype:
-            raise RefusedState("dtype", f"{name} is {state[name].dtype}, expected {region.dtype}")
+            raise RefusedStateError(
+                "dtype", f"{name} is {state[name].dtype}, expected {region.dtype}"
+            )
 
 
 def _under(prefix: str, state: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:

@@ -149,9 +149,9 @@ def levels_of(task: Task, splits: Sequence[Split]) -> list[Level]:
     levels = []
     for number, split in enumerate(splits, 1):
         path = {lower.depth for lower in splits[:number] if lower.depth <= split.depth}
-        slice = Slice(width=split.width, exits=tuple(sorted(path)))
-        counted = Slice(width=split.width) if split.depth == task.units else slice
-        levels.append(Level(number, split, slice, counted, cost(task, counted)))
+        held = Slice(width=split.width, exits=tuple(sorted(path)))
+        counted = Slice(width=split.width) if split.depth == task.units else held
+        levels.append(Level(number, split, held, counted, cost(task, counted)))
     return levels
 
 
