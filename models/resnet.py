@@ -145,7 +145,7 @@ class ResNet(SlicedNetwork):
         self.depth = slice.exits[-1] if slice.exits else architecture.units
         self._build_stem(stem, in_channels)
         for stage in range(len(architecture.blocks)):
-            setattr(self, f"layer{stage + 1}", nn.ModuleDict(self._blocks(stage)))
+            setattr(self, f"layer{stage + 1}", nn.ModuleDict(dict(self._blocks(stage))))
         self.exits = nn.ModuleDict(
             {str(unit): self._exit(head, unit, num_classes) for unit in self._early_exits()}
         )

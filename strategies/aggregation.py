@@ -8,7 +8,7 @@ order of the replies cannot change a bit of the result, and a bad reply can be t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,20 @@ from torch import Tensor
 
 from models.slicing import Region, SliceMap, State
 
-WEIGHT_BITS = 20
-"""Weights are counted in steps of 2^-20 of the unit."""
+WEIGHT_BITS = 30
+"""Weights are counted in steps of 2^-30 of the unit."""
 FLOAT_BITS, INTEGER_BITS = 40, 10
 """A value of weight 1 is summed in steps of 2^-40; of integer tensors, in steps of 2^-10."""
 CAPACITY = 2.0**62
 """What a sum may reach."""
+PARALLEL_FROM = 1 << 15
+"""Values in a tensor from which several threads fold it faster than one."""
+MAGIC, MAGIC_REACH = 1.5 * 2.0**52, 2.0**50
+"""A double this large has no fraction bits: a number below MAGIC_REACH that is added to it comes
+out rounded, in the low bits, which is faster than rounding and converting it, and the same."""
+MAGIC_BITS = np.float64(MAGIC).view(np.int64)
 MAPS_BEFORE_COUNTING = 8
 """Slice maps whose weights are kept aside before they are counted entry by entry."""
-
 
 Sums = NDArray[np.int64]
 
@@ -60,15 +65,17 @@ class NestedMean:
         """Fold in one client's state, or raise `RefusedStateError` and change nothing."""
         steps = self._weight_steps(weight)
         _check_form(state, slice_map)
-        folded: list[tuple[Region, Tensor]] = []
-        try:
-            for name, region in slice_map.regions.items():
-                self._fold(name, region, state[name], steps)
-                folded.append((region, state[name]))
-        except RefusedStateError:
-            for region, tensor in folded:
-                self._add(region, tensor, -_scale(region.dtype, steps))
-            raise
+        reach: dict[str, float] = {}
+        for name, region in slice_map.regions.items():
+            scale = _scale(region.dtype, steps)
+            peak = self._add(region, state[name], scale)
+            reach[name] = self._reach.get(region.source, 0.0) + peak * scale
+            if not reach[name] <= CAPACITY:
+                self._take_back(reach, state, slice_map, steps)
+                reason = "too-large" if math.isfinite(peak) else "non-finite"
+                raise RefusedStateError(reason, f"{name} holds values up to {peak:g}")
+        for name, sums in reach.items():
+            self._reach[slice_map.regions[name].source] = sums
         self._lightest = min(self._lightest, steps)
         self._uncounted[slice_map] = self._uncounted.get(slice_map, 0) + steps
         if len(self._uncounted) > MAPS_BEFORE_COUNTING:
@@ -81,19 +88,24 @@ class NestedMean:
         slices that come back untrained leave the state as it was, bit for bit.
         """
         self._count()
+        unknown = sorted(self._counts.keys() - previous.keys())
+        if unknown:
+            raise ValueError(f"the previous state lacks {unknown}, which clients held")
         return {
-            name: self._mean(name, tensor) if name in self._totals else tensor
+            name: self._mean(name, tensor) if name in self._counts else tensor
             for name, tensor in previous.items()
         }
 
     def state_dict(self) -> dict[str, Tensor]:
         """All sums as flat, named tensors."""
         self._count()
-        numbers = {f"reach.{name}": torch.tensor(reach) for name, reach in self._reach.items()}
         return {
             "unit": torch.tensor(self.unit, dtype=torch.float64),
             "lightest": torch.tensor(self._lightest),
-            **{name: number.double() for name, number in numbers.items()},
+            **{
+                f"reach.{name}": torch.tensor(r, dtype=torch.float64)
+                for name, r in self._reach.items()
+            },
             **{f"total.{name}": torch.from_numpy(t).clone() for name, t in self._totals.items()},
             **{f"count.{name}": torch.from_numpy(c).clone() for name, c in self._counts.items()},
         }
@@ -112,27 +124,27 @@ class NestedMean:
                 f"weight {weight} is not within 2^-10 to 2^20 of the unit {self.unit}; "
                 "give NestedMean a typical weight as its unit"
             )
-        return round(relative * 2**WEIGHT_BITS)
+        return round(relative * (1 << WEIGHT_BITS))
 
-    def _fold(self, name: str, region: Region, tensor: Tensor, steps: int) -> None:
-        if region.source not in self._totals:
-            self._totals[region.source] = np.zeros(math.prod(region.full), np.int64)
-        scale = _scale(region.dtype, steps)
-        peak = self._add(region, tensor, scale)
-        reach = self._reach.get(region.source, 0.0) + peak * scale
-        if not reach <= CAPACITY:
-            self._add(region, tensor, -scale)
-            reason = "too-large" if math.isfinite(peak) else "non-finite"
-            raise RefusedStateError(reason, f"{name} holds values up to {peak:g}")
-        self._reach[region.source] = reach
+    def _take_back(
+        self, names: Iterable[str], state: State, slice_map: SliceMap, steps: int
+    ) -> None:
+        for name in names:
+            region = slice_map.regions[name]
+            self._add(region, state[name], -_scale(region.dtype, steps))
 
     def _add(self, region: Region, tensor: Tensor, scale: float) -> float:
         """Add `tensor * scale` to the region's sums; return the largest magnitude in the tensor."""
+        if region.source not in self._totals:
+            self._totals[region.source] = np.zeros(math.prod(region.full), np.int64)
         values = _flat(tensor)
+        if not values.size:
+            return 0.0
         floats, bits, magnitude = _FORMS[values.dtype.itemsize]
-        limit = floats(CAPACITY / abs(scale)).view(bits)
+        add_runs = _add_runs if values.size < PARALLEL_FROM else _add_runs_in_parallel
+        limits = np.array([MAGIC_REACH / abs(scale), CAPACITY / abs(scale)], floats).view(bits)
         total = self._totals[region.source]
-        peak = _add_runs(total, *region.runs, values, scale, values.view(bits), magnitude, limit)
+        peak = add_runs(total, *region.runs, values, values.view(bits), magnitude, scale, limits)
         return float(bits(peak).view(floats))
 
     def _count(self) -> None:
@@ -150,7 +162,7 @@ class NestedMean:
             raise ValueError(f"{name}: {total.size} sums, but {previous.numel()} previous values")
         before = previous.detach().cpu().double().contiguous().numpy().reshape(-1)
         per_weight = _scale(previous.dtype, 1)
-        blur = 0.5 / (per_weight * self._lightest)
+        blur = 0.75 / (per_weight * self._lightest)  # half a step each, and room for rounding
         mean = np.empty_like(before)
         _divide(total, count, per_weight, before, blur, mean)
         result = torch.from_numpy(mean).view(previous.shape)
@@ -191,7 +203,7 @@ def _flat(tensor: Tensor) -> NDArray[np.floating[Any]]:
     return values
 
 
-_FORMS = {
+_FORMS: dict[int, tuple[Any, Any, Any]] = {
     4: (np.float32, np.uint32, np.uint32(2**31 - 1)),
     8: (np.float64, np.uint64, np.uint64(2**63 - 1)),
 }
@@ -203,27 +215,41 @@ infinity: one integer maximum finds both the largest magnitude and a bad value.
 
 
 @njit(cache=True)
-def _largest(bits, magnitude):  # type: ignore[no-untyped-def]
-    largest = bits[0] & magnitude
+def _add_run(sums, values, bits, magnitude, scale, limits):  # type: ignore[no-untyped-def]
+    """Add `values * scale`, rounded, unless one is beyond the limit; return the largest's bits."""
+    peak = bits[0] & magnitude
     for i in range(1, bits.size):
-        largest = max(largest, bits[i] & magnitude)
-    return largest
+        peak = max(peak, bits[i] & magnitude)
+    if peak <= limits[0]:
+        for i in range(values.size):
+            sums[i] += np.float64(values[i] * scale + MAGIC).view(np.int64) - MAGIC_BITS
+    elif peak <= limits[1]:
+        for i in range(values.size):
+            sums[i] += np.int64(np.rint(values[i] * scale))
+    return peak
+
+
+@njit(cache=True)
+def _add_runs(total, starts, length, values, bits, magnitude, scale, limits):  # type: ignore[no-untyped-def]
+    peaks = np.empty(starts.size, bits.dtype)
+    for run in range(starts.size):
+        sums, part = (
+            total[starts[run] : starts[run] + length],
+            slice(run * length, (run + 1) * length),
+        )
+        peaks[run] = _add_run(sums, values[part], bits[part], magnitude, scale, limits)
+    return peaks.max()
 
 
 @njit(parallel=True, cache=True)
-def _add_runs(total, starts, length, values, scale, bits, magnitude, limit):  # type: ignore[no-untyped-def]
-    """Add `values * scale`, rounded, to the runs, and return the bits of the largest magnitude.
-
-    A run that holds a value beyond `limit` is passed over.
-    """
+def _add_runs_in_parallel(total, starts, length, values, bits, magnitude, scale, limits):  # type: ignore[no-untyped-def]
     peaks = np.empty(starts.size, bits.dtype)
     for run in prange(starts.size):
-        first, last = run * length, (run + 1) * length
-        peaks[run] = _largest(bits[first:last], magnitude)
-        if peaks[run] <= limit:
-            sums, addends = total[starts[run] : starts[run] + length], values[first:last]
-            for i in range(length):
-                sums[i] += np.int64(np.rint(addends[i] * scale))
+        sums, part = (
+            total[starts[run] : starts[run] + length],
+            slice(run * length, (run + 1) * length),
+        )
+        peaks[run] = _add_run(sums, values[part], bits[part], magnitude, scale, limits)
     return peaks.max()
 
 
