@@ -9,32 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-import numpy as np
 import torch
-from numba import njit, prange
-from numpy.typing import NDArray
 from torch import Tensor
 
 from models.slicing import Region, SliceMap, State
+from strategies.exact_sums import CAPACITY, Sums, add_tensor, add_weight, empty_sums, quotient
 
 WEIGHT_BITS = 30
 """Weights are counted in steps of 2^-30 of the unit."""
 FLOAT_BITS, INTEGER_BITS = 40, 10
 """A value of weight 1 is summed in steps of 2^-40; of integer tensors, in steps of 2^-10."""
-CAPACITY = 2.0**62
-"""What a sum may reach."""
-PARALLEL_FROM = 1 << 15
-"""Values in a tensor from which several threads fold it faster than one."""
-MAGIC, MAGIC_REACH = 1.5 * 2.0**52, 2.0**50
-"""A double this large has no fraction bits: a number below MAGIC_REACH that is added to it comes
-out rounded, in the low bits, which is faster than rounding and converting it, and the same."""
-MAGIC_BITS = np.float64(MAGIC).view(np.int64)
 MAPS_BEFORE_COUNTING = 8
 """Slice maps whose weights are kept aside before they are counted entry by entry."""
-
-Sums = NDArray[np.int64]
 
 
 class RefusedStateError(ValueError):
@@ -134,38 +121,26 @@ class NestedMean:
             self._add(region, state[name], -_scale(region.dtype, steps))
 
     def _add(self, region: Region, tensor: Tensor, scale: float) -> float:
-        """Add `tensor * scale` to the region's sums; return the largest magnitude in the tensor."""
         if region.source not in self._totals:
-            self._totals[region.source] = np.zeros(math.prod(region.full), np.int64)
-        values = _flat(tensor)
-        if not values.size:
-            return 0.0
-        floats, bits, magnitude = _FORMS[values.dtype.itemsize]
-        add_runs = _add_runs if values.size < PARALLEL_FROM else _add_runs_in_parallel
-        limits = np.array([MAGIC_REACH / abs(scale), CAPACITY / abs(scale)], floats).view(bits)
-        total = self._totals[region.source]
-        peak = add_runs(total, *region.runs, values, values.view(bits), magnitude, scale, limits)
-        return float(bits(peak).view(floats))
+            self._totals[region.source] = empty_sums(region)
+        return add_tensor(self._totals[region.source], region, tensor, scale)
 
     def _count(self) -> None:
         """Count the weights kept aside into their entries."""
         for slice_map, steps in self._uncounted.items():
             for region in slice_map.regions.values():
                 if region.source not in self._counts:
-                    self._counts[region.source] = np.zeros(math.prod(region.full), np.int64)
-                _add_weight(self._counts[region.source], *region.runs, steps)
+                    self._counts[region.source] = empty_sums(region)
+                add_weight(self._counts[region.source], region, steps)
         self._uncounted = {}
 
     def _mean(self, name: str, previous: Tensor) -> Tensor:
         total, count = self._totals[name], self._counts[name]
         if total.size != previous.numel():
             raise ValueError(f"{name}: {total.size} sums, but {previous.numel()} previous values")
-        before = previous.detach().cpu().double().contiguous().numpy().reshape(-1)
         per_weight = _scale(previous.dtype, 1)
         blur = 0.75 / (per_weight * self._lightest)  # half a step each, and room for rounding
-        mean = np.empty_like(before)
-        _divide(total, count, per_weight, before, blur, mean)
-        result = torch.from_numpy(mean).view(previous.shape)
+        result = quotient(total, count, per_weight, previous, blur)
         if not previous.dtype.is_floating_point:
             result = result.round()
         return result.to(previous.device, previous.dtype)
@@ -193,79 +168,3 @@ def _under(prefix: str, state: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]
 def _scale(dtype: torch.dtype, steps: int) -> float:
     bits = FLOAT_BITS if dtype.is_floating_point else INTEGER_BITS
     return steps * 2.0 ** (bits - WEIGHT_BITS)
-
-
-def _flat(tensor: Tensor) -> NDArray[np.floating[Any]]:
-    """The values as a flat NumPy array of float32, or of float64 if they are anything else."""
-    if tensor.dtype != torch.float32:
-        tensor = tensor.double()
-    values: NDArray[np.floating[Any]] = tensor.detach().cpu().numpy().reshape(-1)
-    return values
-
-
-_FORMS: dict[int, tuple[Any, Any, Any]] = {
-    4: (np.float32, np.uint32, np.uint32(2**31 - 1)),
-    8: (np.float64, np.uint64, np.uint64(2**63 - 1)),
-}
-"""By size: a float type, the integers of its size, and the mask of all but its sign bit.
-
-Without its sign a float orders as that integer does, with infinity above all numbers and NaN above
-infinity: one integer maximum finds both the largest magnitude and a bad value.
-"""
-
-
-@njit(cache=True)
-def _add_run(sums, values, bits, magnitude, scale, limits):  # type: ignore[no-untyped-def]
-    """Add `values * scale`, rounded, unless one is beyond the limit; return the largest's bits."""
-    peak = bits[0] & magnitude
-    for i in range(1, bits.size):
-        peak = max(peak, bits[i] & magnitude)
-    if peak <= limits[0]:
-        for i in range(values.size):
-            sums[i] += np.float64(values[i] * scale + MAGIC).view(np.int64) - MAGIC_BITS
-    elif peak <= limits[1]:
-        for i in range(values.size):
-            sums[i] += np.int64(np.rint(values[i] * scale))
-    return peak
-
-
-@njit(cache=True)
-def _add_runs(total, starts, length, values, bits, magnitude, scale, limits):  # type: ignore[no-untyped-def]
-    peaks = np.empty(starts.size, bits.dtype)
-    for run in range(starts.size):
-        sums, part = (
-            total[starts[run] : starts[run] + length],
-            slice(run * length, (run + 1) * length),
-        )
-        peaks[run] = _add_run(sums, values[part], bits[part], magnitude, scale, limits)
-    return peaks.max()
-
-
-@njit(parallel=True, cache=True)
-def _add_runs_in_parallel(total, starts, length, values, bits, magnitude, scale, limits):  # type: ignore[no-untyped-def]
-    peaks = np.empty(starts.size, bits.dtype)
-    for run in prange(starts.size):
-        sums, part = (
-            total[starts[run] : starts[run] + length],
-            slice(run * length, (run + 1) * length),
-        )
-        peaks[run] = _add_run(sums, values[part], bits[part], magnitude, scale, limits)
-    return peaks.max()
-
-
-@njit(parallel=True, cache=True)
-def _add_weight(count, starts, length, steps):  # type: ignore[no-untyped-def]
-    for run in prange(starts.size):
-        entries = count[starts[run] : starts[run] + length]
-        for i in range(length):
-            entries[i] += steps
-
-
-@njit(parallel=True, cache=True)
-def _divide(total, count, per_weight, before, blur, mean):  # type: ignore[no-untyped-def]
-    for i in prange(total.size):
-        mean[i] = before[i]
-        if count[i] > 0:
-            quotient = total[i] / (count[i] * per_weight)
-            if abs(quotient - before[i]) > blur:
-                mean[i] = quotient
