@@ -25,7 +25,9 @@ def part(rows: int, columns: int = 4, window: Window = Window()) -> SliceMap:  #
 
 
 def reply(mapping: SliceMap, value: float) -> dict[str, Tensor]:
-    return {name: torch.full(region.shape, float(value)) for name, region in mapping.regions.items()}
+    return {
+        name: torch.full(region.shape, float(value)) for name, region in mapping.regions.items()
+    }
 
 
 def filled(value: float) -> dict[str, Tensor]:

@@ -176,9 +176,7 @@ def test_every_parameter_of_a_slice_gets_a_gradient(data: st.DataObject) -> None
 @pytest.mark.parametrize(("scaler", "training", "answers"), [
     ("none", True, 1.0), ("train", True, 2.0), ("train", False, 1.0), ("always", False, 2.0),
 ])  # fmt: skip
-def test_the_scaler_divides_by_the_width_share(
-    scaler: str, training: bool, answers: float
-) -> None:
+def test_the_scaler_divides_by_the_width_share(scaler: str, training: bool, answers: float) -> None:
     net = build("resnet20", 10, slice=Slice(width=0.5), scaler=scaler).train(training)
     assert torch.equal(net.scale(torch.ones(3)), torch.full((3,), answers))  # type: ignore[operator]
 
