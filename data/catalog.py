@@ -1,0 +1,127 @@
+"""What is known of each data set: its shape, its classes, its pixels, and where it is published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+
+class DataError(ValueError):
+    """Data that is not there, is not what its name says, or cannot be parted as asked."""
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """One data set: square images of `num_classes` classes, and how papers prepare them."""
+
+    name: str
+    classes: tuple[str, ...]
+    in_channels: int
+    image_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    crop_padding: int = 0
+    """Augmentation crops at random from the image padded by this much; 0 does not crop."""
+    flip: bool = False
+    """Augmentation mirrors half of the images, where a mirrored image keeps its class."""
+    hub: tuple[str, ...] = ()
+    """Where `datasets.load_dataset` finds it; empty if nowhere."""
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.classes)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        return self.in_channels, self.image_size, self.image_size
+
+    @cached_property
+    def _label_of_class(self) -> dict[str, int]:
+        names = {_folded(name): label for label, name in enumerate(self.classes)}
+        return names | {str(label): label for label in range(self.num_classes)}
+
+    def label_of(self, class_name: str) -> int:
+        """The label of a class given by its name or its number, the same on every device."""
+        label = self._label_of_class.get(_folded(class_name))
+        if label is None:
+            raise DataError(
+                f"{class_name!r} is no class of {self.name}; name it by its number "
+                f"(0 to {self.num_classes - 1}) or one of: {', '.join(self.classes)}"
+            )
+        return label
+
+
+def _folded(class_name: str) -> str:
+    return "".join(letter for letter in class_name.lower() if letter.isalnum())
+
+
+_TEN_DIGITS = tuple("0123456789")
+_CIFAR100_CLASSES = """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
+    camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile
+    cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp
+    lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom
+    oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+    possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake
+    spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor
+    train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+
+CATALOG = {
+    facts.name: facts
+    for facts in (
+        DatasetFacts("digits", _TEN_DIGITS, 1, 8, (0.3053,), (0.3760,)),
+        DatasetFacts("mnist", _TEN_DIGITS, 1, 28, (0.1307,), (0.3081,), hub=("ylecun/mnist",)),
+        DatasetFacts(
+            "fashion-mnist",
+            (
+                *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+                *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+            ),
+            in_channels=1,
+            image_size=28,
+            mean=(0.2860,),
+            std=(0.3530,),
+            crop_padding=4,
+            flip=True,
+            hub=("zalando-datasets/fashion_mnist",),
+        ),
+        DatasetFacts(
+            "cifar10",
+            (
+                *("airplane", "automobile", "bird", "cat", "deer"),
+                *("dog", "frog", "horse", "ship", "truck"),
+            ),
+            in_channels=3,
+            image_size=32,
+            mean=(0.4914, 0.4822, 0.4465),
+            std=(0.2470, 0.2435, 0.2616),
+            crop_padding=4,
+            flip=True,
+            hub=("uoft-cs/cifar10",),
+        ),
+        DatasetFacts(
+            "cifar100",
+            tuple(_CIFAR100_CLASSES.split()),
+            in_channels=3,
+            image_size=32,
+            mean=(0.5071, 0.4865, 0.4409),
+            std=(0.2673, 0.2564, 0.2762),
+            crop_padding=4,
+            flip=True,
+            hub=("uoft-cs/cifar100",),
+        ),
+        DatasetFacts(
+            "svhn",
+            _TEN_DIGITS,
+            in_channels=3,
+            image_size=32,
+            mean=(0.4377, 0.4438, 0.4728),
+            std=(0.1980, 0.2010, 0.1970),
+            crop_padding=4,
+            hub=("ufldl-stanford/svhn", "cropped_digits"),
+        ),
+    )
+}

@@ -1,0 +1,69 @@
+"""What each client trains, validates and tests on, and what the server tests on."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from data.cache import Arrays, cached_arrays
+from data.catalog import DataError
+from data.formats import Split
+from data.images import ImageData
+from data.partition import Rows, partition, split_parts
+from data.source import load, load_own
+from data.spec import DatasetSpec
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """A client's three parts: no example is in two of them."""
+
+    train: ImageData
+    validation: ImageData
+    test: ImageData
+
+
+def client_data(spec: DatasetSpec, partition_id: int) -> ClientData:
+    """The data of one simulated client."""
+    if not 0 <= partition_id < spec.clients:
+        raise DataError(f"no client {partition_id}: expected 0 to {spec.clients - 1}")
+    return _parted(load(spec).train, client_rows(spec)[partition_id], spec, partition_id)
+
+
+def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
+    """The data of a real device: the training examples in its own files, parted as a client's."""
+    own = load_own(spec.name, str(path))
+    return _parted(own, np.arange(len(own.labels)), spec, 0)
+
+
+def global_test(spec: DatasetSpec) -> ImageData:
+    """The data set's test examples, which no client trains on."""
+    test = load(spec).test
+    if spec.max_test is None or spec.max_test >= len(test.labels):
+        return ImageData.of(test, spec.facts)
+    chosen = np.random.default_rng(spec.seed).permutation(len(test.labels))[: spec.max_test]
+    return ImageData.of(test, spec.facts, np.sort(chosen))
+
+
+@lru_cache(maxsize=8)
+def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
+    """For each client its rows of the training split; kept on disk, for partitioning is slow."""
+    labels = load(spec).train.labels
+    dealing = replace(spec, path=None, validation=0.0, test=0.0, max_test=None)
+    key = (dealing, hashlib.sha256(labels.tobytes()).hexdigest())
+
+    def deal() -> Arrays:
+        parts = partition(spec, labels)
+        return {"rows": np.concatenate(parts), "sizes": np.array([len(part) for part in parts])}
+
+    dealt = cached_arrays("partition", key, deal)
+    return tuple(np.split(dealt["rows"], np.cumsum(dealt["sizes"])[:-1]))
+
+
+def _parted(split: Split, rows: Rows, spec: DatasetSpec, stream: int) -> ClientData:
+    parts = split_parts(rows, spec, stream)
+    return ClientData(*(ImageData.of(split, spec.facts, part) for part in parts))

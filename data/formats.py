@@ -1,0 +1,148 @@
+"""Readers of image files: each returns uint8 images [n, channels, height, width] and labels [n]."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.catalog import DataError, DatasetFacts
+
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("label", "fine_label")
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+
+SplitName = Literal["train", "test"]
+
+
+class Split(NamedTuple):
+    """Images and their labels, row by row."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+Reader = Callable[[Sequence[Path], DatasetFacts, SplitName], Split]
+
+
+def read_parquet(files: Sequence[Path], facts: DatasetFacts, split: SplitName) -> Split:
+    """Parquet files with a Hugging Face `Image` column and a column of labels."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return read_table(pa.concat_tables([pq.read_table(file) for file in files]), facts)
+
+
+def read_table(table: Any, facts: DatasetFacts) -> Split:
+    """An Arrow table with encoded images in structs of `bytes` and `path`."""
+    image_column = _first_column(table, IMAGE_COLUMNS)
+    labels = table.column(_first_column(table, LABEL_COLUMNS)).to_numpy()
+    encoded = (
+        io.BytesIO(row["bytes"]) if row["bytes"] is not None else row["path"]
+        for batch in table.select([image_column]).to_batches(max_chunksize=1024)
+        for row in batch.column(0).to_pylist()
+    )
+    return checked_split(_decode_all(encoded, len(labels), facts), labels, facts)
+
+
+def _first_column(table: Any, names: Sequence[str]) -> str:
+    found = next((name for name in names if name in table.column_names), None)
+    if found is None:
+        raise DataError(
+            f"no column {' or '.join(names)}; the columns are: {', '.join(table.column_names)}"
+        )
+    return found
+
+
+def read_image_folder(files: Sequence[Path], facts: DatasetFacts, split: SplitName) -> Split:
+    """Images in one folder a class, which bears the class's name or number."""
+    labels = np.array([facts.label_of(file.parent.name) for file in files])
+    return checked_split(_decode_all(files, len(files), facts), labels, facts)
+
+
+def _decode_all(
+    encoded: Iterable[Path | str | io.BytesIO], count: int, facts: DatasetFacts
+) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    mode = "L" if facts.in_channels == 1 else "RGB"
+    size = facts.image_size
+    images = np.empty((count, size, size, facts.in_channels), np.uint8)
+    for row, file in enumerate(encoded):  # in one thread: small images decode no faster in more
+        try:
+            with Image.open(file) as image:
+                pixels = np.asarray(image.convert(mode))
+        except OSError as error:
+            raise DataError(f"{_shown(file, row)} cannot be decoded: {error}") from error
+        if pixels.shape[:2] != (size, size):
+            found = "x".join(map(str, pixels.shape[:2]))
+            raise DataError(
+                f"{_shown(file, row)} has {found} pixels: {facts.name} has {size}x{size}"
+            )
+        images[row] = pixels.reshape(images.shape[1:])
+    return images
+
+
+def _shown(file: Path | str | io.BytesIO, row: int) -> str:
+    return f"the image in row {row}" if isinstance(file, io.BytesIO) else str(file)
+
+
+def read_idx(files: Sequence[Path], facts: DatasetFacts, split: SplitName) -> Split:
+    """The two IDX files of MNIST, images first, gzipped or not."""
+    images, labels = (_read_idx_array(file) for file in files)
+    return checked_split(images, labels, facts)
+
+
+def _read_idx_array(file: Path) -> NDArray[np.uint8]:
+    content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    # Two zero bytes, the type (8 is uint8), the number of axes, then each axis as big-endian int32.
+    axes = content[3] if len(content) > 3 else 0
+    shape = tuple(np.frombuffer(content[4 : 4 + 4 * axes], ">i4").tolist())
+    body = content[4 + 4 * axes :]
+    if content[:3] != b"\x00\x00\x08" or len(shape) != axes or len(body) != math.prod(shape):
+        raise DataError(f"{file} is no IDX file of bytes, or is cut short")
+    return np.frombuffer(body, np.uint8).reshape(shape)
+
+
+def read_npz(files: Sequence[Path], facts: DatasetFacts, split: SplitName) -> Split:
+    """A NumPy archive with arrays x and y, or x_train, y_train, x_test and y_test."""
+    (file,) = files
+    with np.load(file, allow_pickle=False) as archive:
+        for images, labels in ((f"x_{split}", f"y_{split}"), ("x", "y")):
+            if images in archive and labels in archive:
+                return checked_split(archive[images], archive[labels], facts)
+        raise DataError(
+            f"{file} holds {', '.join(archive.files)}: expected x and y, or x_{split} and y_{split}"
+        )
+
+
+def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: DatasetFacts) -> Split:
+    """The arrays as a split of this data set, or what is wrong with them."""
+    images, labels = _channels_first(images, facts), labels.reshape(-1)
+    if len(images) != len(labels) or not len(labels):
+        raise DataError(f"{len(images)} images and {len(labels)} labels: expected one label each")
+    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= facts.num_classes:
+        raise DataError(
+            f"labels of type {labels.dtype} from {labels.min()} to {labels.max()}: expected whole "
+            f"numbers from 0 to {facts.num_classes - 1}, the classes of {facts.name}"
+        )
+    return Split(images, labels.astype(np.int64))
+
+
+def _channels_first(images: NDArray[Any], facts: DatasetFacts) -> NDArray[np.uint8]:
+    channels, height, width = facts.image_shape
+    if images.dtype != np.uint8:
+        raise DataError(f"images of type {images.dtype}: expected uint8, 0 to 255")
+    if images.shape[1:] == (height, width, channels):
+        images = images.transpose(0, 3, 1, 2)
+    elif images.shape[1:] == (height, width) and channels == 1:
+        images = images[:, None]
+    elif images.shape[1:] != facts.image_shape:
+        raise DataError(f"images of shape {images.shape[1:]}: {facts.name} has {facts.image_shape}")
+    return np.ascontiguousarray(images)

@@ -1,0 +1,119 @@
+"""Which files under a path hold a data set, and who reads them.
+
+A path is a folder (of parquet files with `train` and `test` in their names; of the four IDX files;
+of .npz archives; of class folders, maybe in `train/` and `test/`) or one parquet file or archive.
+In a folder of several data sets, the files whose names begin with the data set's are taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data.catalog import DataError
+from data.formats import (
+    IMAGE_SUFFIXES,
+    Reader,
+    read_idx,
+    read_image_folder,
+    read_npz,
+    read_parquet,
+)
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """The files of a data set; without test files, its test set is yet to be held out."""
+
+    read: Reader
+    train: tuple[Path, ...]
+    test: tuple[Path, ...]
+
+    def fingerprint(self) -> list[tuple[str, int, int]]:
+        """Path, size and time of change of every file: what a cached copy depends on."""
+        stats = ((file, file.stat()) for file in dict.fromkeys((*self.train, *self.test)))
+        return [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
+
+
+def locate(path: Path, name: str) -> SplitFiles:
+    """The files under `path` that hold the data set `name`."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist: no {name} there")
+    for layout in (_parquet, _idx, _npz, _image_folder):
+        found = layout(path, name)
+        if found is not None:
+            return found
+    raise DataError(
+        f"no images in {path}: expected *train*.parquet and *test*.parquet, the IDX files of MNIST "
+        "(train-images-idx3-ubyte, ...), an .npz with x and y, or one folder of images a class"
+    )
+
+
+def _parquet(path: Path, name: str) -> SplitFiles | None:
+    train, test = _train_and_test(path, ".parquet", name)
+    return SplitFiles(read_parquet, train, test) if train else None
+
+
+def _npz(path: Path, name: str) -> SplitFiles | None:
+    train, test = _train_and_test(path, ".npz", name)
+    if not train:
+        return None
+    if not test:
+        with np.load(train[0], allow_pickle=False) as archive:
+            test = train if "x_test" in archive else ()
+    return SplitFiles(read_npz, (_only(train),), (_only(test),) if test else ())
+
+
+def _train_and_test(
+    path: Path, suffix: str, name: str
+) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Files by the word in their names; files without either word are all for training."""
+    if path.is_file():
+        return ((path,) if path.suffix == suffix else ()), ()
+    files = _of_data_set(path.rglob(f"*{suffix}"), name)
+    words = {file: set(re.findall("[a-z]+", file.stem.lower())) for file in files}
+    test = tuple(file for file in files if "test" in words[file])
+    train = tuple(file for file in files if "train" in words[file])
+    unsaid = tuple(file for file in files if not words[file] & {"test", "val", "validation"})
+    return train or unsaid, test
+
+
+def _idx(path: Path, name: str) -> SplitFiles | None:
+    def pair(split: str) -> tuple[Path, ...]:
+        images = _of_data_set(path.glob(f"*{split}-images?idx3-ubyte*"), name)
+        labels = _of_data_set(path.glob(f"*{split}-labels?idx1-ubyte*"), name)
+        return (_only(images), _only(labels)) if images and labels else ()
+
+    train = pair("train")
+    return SplitFiles(read_idx, train, pair("t10k")) if train else None
+
+
+def _image_folder(path: Path, name: str) -> SplitFiles | None:
+    def images(folder: Path) -> tuple[Path, ...]:
+        files = folder.glob("*/*")
+        return tuple(sorted(file for file in files if file.suffix.lower() in IMAGE_SUFFIXES))
+
+    has_splits = (path / "train").is_dir()
+    train = images(path / "train" if has_splits else path)
+    test = images(path / "test") if has_splits else ()
+    return SplitFiles(read_image_folder, train, test) if train else None
+
+
+def _of_data_set(files: Iterable[Path], name: str) -> tuple[Path, ...]:
+    """The files named after the data set, in order; all if none is."""
+    found = tuple(sorted(files))
+    begins_with_name = re.compile(re.escape(name) + "(?![a-z0-9])")
+    named = (file for file in found if begins_with_name.match(file.name.lower().replace("_", "-")))
+    return tuple(named) or found
+
+
+def _only(files: tuple[Path, ...]) -> Path:
+    if len(files) > 1:
+        raise DataError(
+            f"expected one file, found {', '.join(map(str, files))}: name the right one"
+        )
+    return files[0]

@@ -1,0 +1,119 @@
+"""A data set's training and test images: decoded once a machine, then memory-mapped."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.cache import Arrays, cache_dir, cached_arrays
+from data.catalog import CATALOG, DataError, DatasetFacts
+from data.formats import Split, checked_split, read_table
+from data.locate import SplitFiles, locate
+from data.spec import DatasetSpec
+
+HELD_OUT_SHARE = 0.2
+"""What a data set without a test set of its own gives up for one."""
+HELD_OUT_SEED = 0
+
+
+class Splits(NamedTuple):
+    """The examples to deal out to clients, and those nobody trains on."""
+
+    train: Split
+    test: Split
+
+
+def load(spec: DatasetSpec) -> Splits:
+    """The data set's two splits, as read-only arrays shared by all processes."""
+    return _load(spec.name, spec.path, cache_dir())
+
+
+@lru_cache(maxsize=4)
+def _load(name: str, path: str | None, _cache: Path) -> Splits:
+    facts = CATALOG[name]
+    if path is not None:
+        files = locate(Path(path).expanduser().resolve(), name)
+        key: object = ("splits", files.fingerprint())
+        arrays = cached_arrays(name, key, lambda: _named(_read_splits(files, facts)))
+    elif facts.hub:
+        arrays = cached_arrays(name, facts.hub, lambda: _named(_read_hub(facts)))
+    else:
+        arrays = cached_arrays(name, "bundled", lambda: _named(_read_digits(facts)))
+    return Splits(
+        Split(arrays["train-images"], arrays["train-labels"]),
+        Split(arrays["test-images"], arrays["test-labels"]),
+    )
+
+
+def _named(splits: Splits) -> Arrays:
+    return {
+        "train-images": splits.train.images,
+        "train-labels": splits.train.labels,
+        "test-images": splits.test.images,
+        "test-labels": splits.test.labels,
+    }
+
+
+@lru_cache(maxsize=4)
+def load_own(name: str, path: str) -> Split:
+    """All training examples in a device's own files: the global test set is not held out here."""
+    facts = CATALOG[name]
+    files = locate(Path(path).expanduser().resolve(), name)
+
+    def read() -> Arrays:
+        split = files.read(files.train, facts, "train")
+        return {"images": split.images, "labels": split.labels}
+
+    arrays = cached_arrays(name, ("own", files.fingerprint()), read)
+    return Split(arrays["images"], arrays["labels"])
+
+
+def _read_splits(files: SplitFiles, facts: DatasetFacts) -> Splits:
+    train = files.read(files.train, facts, "train")
+    if files.test:
+        return Splits(train, files.read(files.test, facts, "test"))
+    return _hold_out_test(train)
+
+
+def _read_digits(facts: DatasetFacts) -> Splits:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)  # 0 to 16 in each of 8x8 pixels
+    scaled: NDArray[np.uint8] = np.round(images * (255 / 16)).astype(np.uint8)
+    return _hold_out_test(checked_split(scaled.reshape(-1, *facts.image_shape), labels, facts))
+
+
+def _hold_out_test(everything: Split) -> Splits:
+    """The same fifth of every class for all seeds, so that runs compare on the same examples."""
+    from sklearn.model_selection import train_test_split
+
+    images, labels = everything
+    try:
+        train, test = train_test_split(
+            np.arange(len(labels)),
+            test_size=HELD_OUT_SHARE,
+            random_state=HELD_OUT_SEED,
+            stratify=labels,
+        )
+    except ValueError as error:
+        raise DataError(f"no test set can be held out of {len(labels)} images: {error}") from error
+    return Splits(Split(images[train], labels[train]), Split(images[test], labels[test]))
+
+
+def _read_hub(facts: DatasetFacts) -> Splits:
+    from datasets import load_dataset
+
+    try:
+        train, test = load_dataset(*facts.hub, split=["train", "test"])
+    except Exception as error:  # whatever went wrong, the way out is the same
+        raise DataError(
+            f"{facts.name} could not be fetched as {facts.hub[0]} from Hugging Face "
+            f"({type(error).__name__}: {error}). Without a network, set the data set's path to a "
+            "local copy: a folder of *train*.parquet and *test*.parquet, IDX files, an .npz, or "
+            "one folder of images a class"
+        ) from error
+    return Splits(read_table(train.data.table, facts), read_table(test.data.table, facts))

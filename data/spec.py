@@ -1,0 +1,70 @@
+"""Which data a run trains on, and how it is dealt out to the clients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from data.catalog import CATALOG, DataError, DatasetFacts
+
+PartitionKind = Literal["iid", "dirichlet", "classes", "sizes"]
+PARTITION_KINDS: tuple[PartitionKind, ...] = get_args(PartitionKind)
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """A data set and its partition: equal specs give equal clients on every machine."""
+
+    name: str = "digits"
+    path: str | None = None
+    """Local files: a folder or a file. None takes the bundled or the published data set."""
+    clients: int = 10
+    partition: PartitionKind = "iid"
+    alpha: float = 1.0
+    """Concentration of `dirichlet` (classes) and `sizes` (amounts): the smaller, the more skew."""
+    classes_per_client: int = 2
+    """How many classes a client of `classes` sees."""
+    min_examples: int = 1
+    """The fewest examples a client may have, all its parts together."""
+    validation: float = 0.1
+    """Share of a client's examples that it validates on."""
+    test: float = 0.1
+    """Share of a client's examples that it tests on."""
+    seed: int = 0
+    max_train: int | None = None
+    """Deal out no more than this many training examples; None deals out all."""
+    max_test: int | None = None
+    """Keep no more than this many examples of the global test set; None keeps all."""
+
+    def __post_init__(self) -> None:
+        _check_choice("data set", self.name, tuple(CATALOG))
+        _check_choice("partition", self.partition, PARTITION_KINDS)
+        if not (self.alpha > 0 and math.isfinite(self.alpha)):
+            raise DataError(f"alpha is {self.alpha}: expected a finite number above 0")
+        if not 1 <= self.classes_per_client <= self.facts.num_classes:
+            raise DataError(
+                f"classes_per_client is {self.classes_per_client}: "
+                f"expected 1 to {self.facts.num_classes}, the classes of {self.name}"
+            )
+        for field in ("clients", "min_examples", "max_train", "max_test"):
+            number = getattr(self, field)
+            if number is not None and number < 1:
+                raise DataError(f"{field} is {number}: expected at least 1")
+        if self.seed < 0:
+            raise DataError(f"seed is {self.seed}: expected 0 or more")
+        if not (self.validation >= 0 and self.test >= 0 and self.validation + self.test < 1):
+            raise DataError(
+                f"validation {self.validation} and test {self.test} are no shares of a client's "
+                "examples: expected 0 or more each, and less than 1 together"
+            )
+
+    @property
+    def facts(self) -> DatasetFacts:
+        """What is known of the data set."""
+        return CATALOG[self.name]
+
+
+def _check_choice(what: str, chosen: str, choices: tuple[str, ...]) -> None:
+    if chosen not in choices:
+        raise DataError(f"unknown {what} {chosen!r}; choose one of: {', '.join(choices)}")
