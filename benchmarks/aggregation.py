@@ -30,34 +30,31 @@ def main() -> None:
     mean = NestedMean()
 
     def fold() -> None:
-        nonlocal mean
         for reply, mapping in zip(replies, maps, strict=True):
             mean.add(reply, mapping)
 
-    def fold_into_new_sums() -> None:
-        nonlocal mean
-        mean = NestedMean()
-        fold()
-
-    seconds = medians(
+    size = 4 * values
+    print(f"{CLIENTS} clients, widths {WIDTHS}, {size / 1e6:.0f} MB of float32")
+    folding = medians(15, add=lambda: total.add_(addend), fold=fold)
+    report(size, folding)
+    print(f"  fold has {folding['add'] / folding['fold']:.2f} of a plain add_'s bandwidth")
+    extracting = medians(
         15,
-        add=lambda: total.add_(addend),
-        fold=fold,
-        fold_into_new_sums=fold_into_new_sums,
-        result=lambda: mean.result(state),
         copy=lambda: total.copy_(addend),
         copy_into_new_memory=lambda: addend.clone(),
         extract=lambda: [extract(state, mapping) for mapping in maps],
     )
-    print(f"{CLIENTS} clients, widths {WIDTHS}, {4 * values / 1e6:.0f} MB of float32")
-    for name, time in seconds.items():
-        print(f"  {name:22} {1000 * time:7.1f} ms  {4 * values / time / 1e9:6.1f} GB/s")
-    print(
-        f"fold / plain add_:              {seconds['add'] / seconds['fold']:.2f} of its bandwidth"
+    report(size, extracting)
+    ratios = [extracting[name] / extracting["extract"] for name in list(extracting)[:2]]
+    print("  extract has {:.2f} of a copy's bandwidth, {:.2f} into new memory".format(*ratios))
+    report(
+        4 * sum(t.numel() for t in state.values()), medians(5, result=lambda: mean.result(state))
     )
-    print(f"extract / plain copy:           {seconds['copy'] / seconds['extract']:.2f}")
-    fresh = seconds["copy_into_new_memory"] / seconds["extract"]
-    print(f"extract / copy into new memory: {fresh:.2f}")
+
+
+def report(size: int, seconds: dict[str, float]) -> None:
+    for name, time in seconds.items():
+        print(f"  {name:22} {1000 * time:7.1f} ms  {size / time / 1e9:6.1f} GB/s")
 
 
 if __name__ == "__main__":
