@@ -9,7 +9,8 @@ import torch.nn.functional as F
 
 from benchmarks.timing import medians
 from models import Slice, build
-from strategies.cost import Task, cost
+from models.task import Task
+from strategies.cost import cost
 
 SLICES = {
     "full": Slice(),

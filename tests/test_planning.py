@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from models import Slice
-from strategies.cost import Cost, Task, cost, costs_by_depth
+from models.task import Task
+from strategies.cost import Cost, cost, costs_by_depth
 from strategies.planning import (
     Grid,
     PlanError,
