@@ -10,7 +10,7 @@ import numpy as np
 
 from models.slicing import Rounding, Slice
 from models.task import Task
-from strategies.cost import Cost, CostKind, cost, costs_by_depth
+from strategies.cost import NORMABLE, Cost, CostKind, cost, costs_by_depth
 
 
 class PlanError(ValueError):
@@ -80,7 +80,7 @@ def search_splits(
     pair whose cost is closest to its target, then to the deeper one. The last level is whole.
     """
     _check_ratios(ratios)
-    whole = cost(task).of(kind)
+    whole = cost(task, batch=NORMABLE).of(kind)
     splits: list[Split] = []
     for level, ratio in enumerate(ratios[:-1], 1):
         found = _search_level(task, splits, ratio * whole, tolerance, kind, grid)

@@ -101,9 +101,9 @@ def test_costs_by_depth_equal_those_of_the_slices_themselves(width: float, kind:
     task = Task("resnet20", options=(("head", "conv"),))
     costs = costs_by_depth(task, width, (2, 5, 9), kind)
     for depth in (2, 5):
-        alone = cost(task, Slice(width, exits=(depth,)))
+        alone = cost(task, Slice(width, exits=(depth,)), batch=2)
         assert (costs[depth].trunk + costs[depth].head).of(kind) == alone.of(kind)
-    both = cost(task, Slice(width, exits=(2, 5)))
+    both = cost(task, Slice(width, exits=(2, 5)), batch=2)
     path = costs[5].trunk + costs[5].head + costs[2].head
     assert path.of(kind) == both.of(kind)
 
@@ -143,6 +143,10 @@ def test_macs_are_those_of_one_image_whatever_the_batch() -> None:
     task = Task("resnet20", image_size=8)
     assert cost(task, batch=4).macs == cost(task).macs
     assert cost(task, batch=4).memory > 3.7 * cost(task).memory  # all but the norms' statistics
+
+
+def test_images_that_shrink_to_one_pixel_can_be_counted() -> None:
+    assert cost(Task("resnet18", in_channels=1, image_size=8)).parameters == 11_172_810
 
 
 def test_cost_grows_with_width_and_depth() -> None:
