@@ -73,8 +73,8 @@ def costs_by_depth(
 ) -> dict[int, ExitCost]:
     """What an exit at each of `depths` costs at a width, from one pass with a head at all of them.
 
-    Only `kind` is sure to be counted, memory for `NORMABLE` images. Norms, slow on `meta`, are passed over where it is not
-    memory: they change no shape and have no MACs.
+    Only `kind` is sure to be counted, memory for `NORMABLE` images. Norms, slow on `meta`, are
+    passed over where it is not memory: they change no shape and have no MACs.
     """
     net = task.build(Slice(width=width, exits=depths), device="meta")
     meter = Meter(net, NORMABLE)
