@@ -42,7 +42,7 @@ def compose(overrides: str | Iterable[str] = "") -> Config:
         base = _composed(chosen)
     for override in changed:
         _check_key(base, override.key)
-        OmegaConf.update(base, override.key, override.value)
+        _set(base, override)
     return build(Config, _plain(base))
 
 
@@ -141,7 +141,10 @@ def _saved(resume: str, chosen: list[_Override]) -> DictConfig:
 
 
 def _read(file: Path) -> DictConfig:
-    config = OmegaConf.load(file)
+    try:
+        config = OmegaConf.load(file)
+    except (OSError, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(config, DictConfig):
         raise ConfigError(f"{file} holds no configuration")
     return config
@@ -158,6 +161,13 @@ def _check_key(config: DictConfig, key: str) -> None:
         path.append(name)
     if isinstance(node, DictConfig):
         raise ConfigError(f"{key}: set its keys one by one, {key}.{next(iter(node))}=...")
+
+
+def _set(config: DictConfig, override: _Override) -> None:
+    try:
+        OmegaConf.update(config, override.key, override.value)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{override.key}: cannot read the value {override.value!r}") from error
 
 
 def _plain(config: DictConfig) -> Mapping[str, Any]:

@@ -95,7 +95,9 @@ class FleetConfig:
     def __post_init__(self) -> None:
         _check_least(self, 1, "clients")
         if not _rises_to_one((*self.budgets, 1.0)):
-            raise ValueError(f"budgets are {list(self.budgets)}: expected to rise from above 0 to 1")
+            raise ValueError(
+                f"budgets are {list(self.budgets)}: expected to rise from above 0 to 1"
+            )
         if len(self.shares) != len(self.budgets):
             raise ValueError(f"{len(self.shares)} shares, but {len(self.budgets)} budgets")
         if min(self.shares) < 0 or sum(self.shares) == 0:
