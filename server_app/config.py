@@ -174,7 +174,8 @@ def _plain(config: DictConfig) -> Mapping[str, Any]:
     try:
         values: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+        key: object = error.full_key
+        raise ConfigError(f"{key}: {str(error).splitlines()[0]}") from error
     return {str(key): value for key, value in values.items()}
 
 

@@ -2,7 +2,7 @@
 
 runs/20260131-120000-heterofl-resnet20-digits/
     config.yaml       the resolved configuration
-    metrics.jsonl     one line a round, as `RoundMetrics` says
+    metrics.jsonl     one line a round, as metrics.RoundMetrics says
     checkpoints/      the newest few (checkpoint.py)
     tensorboard/      the same numbers as events
     summary.json      the end of it (summary.py)
@@ -11,68 +11,20 @@ runs/20260131-120000-heterofl-resnet20-digits/
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self, TypedDict
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from server_app import checkpoint
 from server_app.config import CONFIG_FILE, Config, ConfigError, dump
 from server_app.files import write_text
+from server_app.metrics import RoundMetrics, finite, numbers, read_metrics, to_line
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
-
-
-class ExitMetrics(TypedDict, total=False):
-    accuracy: float
-    loss: float
-
-
-# The functional form, because `global` is a word of Python's.
-LevelMetrics = TypedDict(
-    "LevelMetrics",
-    {
-        "exits": dict[str, ExitMetrics],  # by the unit that the exit follows
-        "accuracy": float,  # of the level's own answer, its last exit
-        "local": float,  # mean over the level's clients of their own model on their own test part
-        "global": float,  # the same of the full model
-    },
-    total=False,
-)
-
-
-class ClientCounts(TypedDict, total=False):
-    sampled: int
-    replied: int
-    refused: dict[str, int]  # by reason
-    failed: dict[str, int]  # by reason
-
-
-class Traffic(TypedDict, total=False):
-    down: int  # bytes to the clients
-    up: int
-
-
-RoundMetrics = TypedDict(
-    "RoundMetrics",
-    {
-        "round": int,  # from 1; all else may be absent
-        "seconds": float,
-        "clients": ClientCounts,
-        "bytes": Traffic,
-        "train": dict[str, float],  # "loss" and whatever else the clients report, their mean
-        "levels": dict[str, LevelMetrics],  # by the level's number, from "1", the smallest
-        "worst": float,  # accuracy over the levels
-        "mean": float,
-        "local": float,  # over all clients
-        "global": float,
-    },
-    total=False,
-)
 
 
 class RunRecord:
@@ -104,7 +56,7 @@ class RunRecord:
         record = cls(start.path.resolve().parents[1])
         write_text(record.directory / CONFIG_FILE, dump(config))
         lines = [line for line in read_metrics(record.metrics_file) if line["round"] <= start.round]
-        write_text(record.metrics_file, "".join(map(_to_line, lines)))
+        write_text(record.metrics_file, "".join(map(to_line, lines)))
         record.summary_file.unlink(missing_ok=True)
         missed = start.state.get("metrics")
         if missed and start.round not in {line["round"] for line in lines}:
@@ -115,7 +67,7 @@ class RunRecord:
         """Add a round's line, safe on disk when this returns, and its events."""
         if self._lines is None:
             self._lines = self.metrics_file.open("ab")
-        self._lines.write(_to_line(metrics).encode())
+        self._lines.write(to_line(metrics).encode())
         self._lines.flush()
         os.fsync(self._lines.fileno())
         self._write_events(metrics)
@@ -125,7 +77,7 @@ class RunRecord:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary and close."""
-        write_text(self.summary_file, json.dumps(_finite(summary), indent=2) + "\n")
+        write_text(self.summary_file, json.dumps(finite(summary), indent=2) + "\n")
         self.close()
 
     def close(self) -> None:
@@ -147,18 +99,10 @@ class RunRecord:
             from torch.utils.tensorboard import SummaryWriter
 
             # Events of this step and later, from before a kill, are hidden by `purge_step`.
-            self._events = SummaryWriter(str(self.tensorboard), purge_step=step)  # type: ignore[no-untyped-call]
-        for tag, value in _numbers(metrics):
-            self._events.add_scalar(tag, value, step)  # type: ignore[no-untyped-call]
-        self._events.flush()  # type: ignore[no-untyped-call]
-
-
-def read_metrics(file: Path) -> list[RoundMetrics]:
-    """The lines of metrics.jsonl; a last line that a kill cut short is left out."""
-    if not file.exists():
-        return []
-    *lines, _cut_short = file.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines]
+            self._events = SummaryWriter(str(self.tensorboard), purge_step=step)
+        for tag, value in numbers(metrics):
+            self._events.add_scalar(tag, value, step)
+        self._events.flush()
 
 
 def _new_directory(config: Config) -> Path:
@@ -178,24 +122,3 @@ def _new_directory(config: Config) -> Path:
         return parent / name
     taken = parent / str(config.name)
     raise ConfigError(f"name: {taken} exists; give another name, or go on with resume={taken}")
-
-
-def _to_line(metrics: RoundMetrics) -> str:
-    return json.dumps(_finite(metrics), allow_nan=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    """The value with null for what JSON has no number for: a diverged loss is no number."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{key}/")
-        elif isinstance(value, (int, float)) and key != "round":
-            yield prefix + key, value
