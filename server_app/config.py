@@ -174,7 +174,7 @@ def _plain(config: DictConfig) -> Mapping[str, Any]:
     try:
         values: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        key: object = error.full_key
+        key = str(error.full_key)
         raise ConfigError(f"{key}: {str(error).splitlines()[0]}") from error
     return {str(key): value for key, value in values.items()}
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server_app import config as config_module
 from server_app.config import (
     CONF,
     CONFIG_FILE,
@@ -24,6 +28,23 @@ from server_app.config import (
 from server_app.settings import FleetConfig
 
 EVERY_CHOICE = [f"{group}={name}" for group in groups() for name in choices(group)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def remembered_files() -> Iterator[None]:
+    """Read each set of files once: Hydra takes a fifth of a second, and most tests need the same."""
+    read = config_module._composed
+    known: dict[str, Any] = {}
+
+    def remembered(chosen: list[Any]) -> Any:
+        key = str(chosen)
+        if key not in known:
+            known[key] = read(chosen)
+        return deepcopy(known[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config_module, "_composed", remembered)
+        yield
 
 
 def round_tripped(config: Config, folder: Path) -> Config:
@@ -49,7 +70,6 @@ def test_every_registered_model_and_data_set_has_a_file() -> None:
 
     assert [name for name in names() if name.startswith("resnet")] == choices("model")
     assert sorted(CATALOG) == choices("dataset")
-    assert all(compose(f"model={name}").model.name == name for name in choices("model"))
 
 
 def test_overrides_change_what_they_name() -> None:
@@ -131,7 +151,10 @@ def test_values_may_be_quoted_and_hold_any_character() -> None:
         ("dataset.alpha=0", "dataset: alpha is 0.0: expected a finite number above 0"),
         ("name=a/b", "name is 'a/b': expected letters, digits, '-', '_' and '.'"),
         ("fleet.budgets=[0.5,1]", "fleet: 4 shares, but 2 budgets"),
-        ("fleet.budgets=[0,1]", "fleet: budgets are [0.0, 1.0]: expected to rise, above 0, to 1"),
+        (
+            "fleet.budgets=[0,1]",
+            "fleet: budgets are [0.0, 1.0]: expected to rise from above 0 to 1",
+        ),
         (
             "fleet.shares=[0,0,0,0]",
             "fleet: shares are [0.0, 0.0, 0.0, 0.0]: expected 0 or more, not all 0",
@@ -179,16 +202,16 @@ def test_a_resumed_run_keeps_its_settings_but_for_overrides(tmp_path: Path) -> N
         compose([f"resume={tmp_path}"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(0, 2**63),
     st.floats(0, 1e300, allow_nan=False),
-    st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="$\\"), max_size=20),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="$"), max_size=20),
 )
 def test_any_values_are_read_back_equal(
     tmp_path_factory: pytest.TempPathFactory, seed: int, lr: float, path: str
 ) -> None:
-    config = compose_once()
+    config = compose()
     changed = replace(
         config,
         seed=seed,
@@ -196,12 +219,6 @@ def test_any_values_are_read_back_equal(
         dataset=replace(config.dataset, path=path),
     )
     assert round_tripped(changed, tmp_path_factory.getbasetemp()) == changed
-
-
-def compose_once(cache: list[Config] = []) -> Config:  # noqa: B006  (a cache)
-    if not cache:
-        cache.append(compose())
-    return cache[0]
 
 
 @given(st.integers(1, 300), st.lists(st.integers(0, 9), min_size=1, max_size=6))
