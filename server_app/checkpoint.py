@@ -86,14 +86,14 @@ def _load_file(file: Path) -> Checkpoint:
     try:
         with safe_open(file, framework="pt") as opened:
             header = json.loads((opened.metadata() or {})[METADATA_KEY])
+            if header["format"] != FORMAT:
+                raise CheckpointError(f"{file} has format {header['format']}, not {FORMAT}")
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except KeyError as error:
-        raise CheckpointError(f"{file} is not a checkpoint of nestfl") from error
+            return Checkpoint(file, header["round"], tensors, header["state"])
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{file} is not a whole checkpoint: {error}") from error
-    if header["format"] != FORMAT:
-        raise CheckpointError(f"{file} has format {header['format']}, this code reads {FORMAT}")
-    return Checkpoint(file, header["round"], tensors, header["state"])
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{file} is not a checkpoint of nestfl") from error
 
 
 def _newest_first(directory: Path) -> list[Path]:

@@ -160,7 +160,8 @@ def _check_key(config: DictConfig, key: str) -> None:
         node = node._get_node(name)
         path.append(name)
     if isinstance(node, DictConfig):
-        raise ConfigError(f"{key}: set its keys one by one, {key}.{next(iter(node))}=...")
+        first = str(next(iter(node)))
+        raise ConfigError(f"{key}: set its keys one by one, {key}.{first}=...")
 
 
 def _set(config: DictConfig, override: _Override) -> None:
@@ -174,8 +175,7 @@ def _plain(config: DictConfig) -> Mapping[str, Any]:
     try:
         values: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        key = str(error.full_key)
-        raise ConfigError(f"{key}: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     return {str(key): value for key, value in values.items()}
 
 

@@ -32,7 +32,7 @@ EVERY_CHOICE = [f"{group}={name}" for group in groups() for name in choices(grou
 
 @pytest.fixture(autouse=True, scope="module")
 def remembered_files() -> Iterator[None]:
-    """Read each set of files once: Hydra takes a fifth of a second, and most tests need the same."""
+    """Read each set of files once: Hydra takes its time, and most tests need the same."""
     read = config_module._composed
     known: dict[str, Any] = {}
 
@@ -202,7 +202,7 @@ def test_a_resumed_run_keeps_its_settings_but_for_overrides(tmp_path: Path) -> N
         compose([f"resume={tmp_path}"])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.integers(0, 2**63),
     st.floats(0, 1e300, allow_nan=False),
