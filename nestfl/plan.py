@@ -14,7 +14,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from strategies.cost import COST_KINDS, Cost, CostKind, Task
+from models.task import Task
+from strategies.cost import COST_KINDS, Cost, CostKind
 from strategies.cost import cost as cost_of
 from strategies.planning import (
     Grid,

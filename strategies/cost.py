@@ -9,43 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from models.registry import SlicedNetwork, build, family
 from models.slicing import Slice
+from models.task import Task
 
 CostKind = Literal["parameters", "macs", "memory"]
 COST_KINDS: tuple[CostKind, ...] = get_args(CostKind)
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
-
-
-@dataclass(frozen=True)
-class Task:
-    """The full network and the data it is for: all that a slice's cost depends on besides it."""
-
-    model: str
-    num_classes: int = 10
-    in_channels: int = 3
-    image_size: int = 32
-    options: tuple[tuple[str, Any], ...] = ()
-    """The family's own options, as pairs: a task is a cache's key."""
-
-    @property
-    def units(self) -> int:
-        return family(self.model).units
-
-    def build(self, slice: Slice, device: str = "cpu") -> SlicedNetwork:
-        options = dict(self.options)
-        return build(self.model, self.num_classes, self.in_channels, slice, device, **options)
-
-    def input(self, batch: int, device: str = "cpu") -> Tensor:
-        size = self.image_size
-        return torch.zeros(batch, self.in_channels, size, size, device=device)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.slicing import Slice
-from strategies.cost import Cost, CostKind, Task, cost, costs_by_depth
+from models.task import Task
+from strategies.cost import Cost, CostKind, cost, costs_by_depth
 
 
 class PlanError(ValueError):
