@@ -23,7 +23,7 @@ from yaml import YAMLError
 from server_app.settings import Config
 from server_app.typed import EXTRA, ConfigError, build, reject_unknown
 
-__all__ = ["Config", "ConfigError", "choices", "compose", "dump", "groups", "load"]
+__all__ = ["Config", "ConfigError", "choices", "compose", "dump", "groups", "load", "run_directory"]
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 CONFIG_FILE = "config.yaml"
@@ -71,6 +71,14 @@ def dump(config: Config) -> str:
 def load(file: Path) -> Config:
     """The configuration that a run was started with."""
     return build(Config, _plain(_read(file)))
+
+
+def run_directory(path: Path) -> Path:
+    """The directory of the run that a checkpoint, their folder or the directory itself is of."""
+    for folder in (path, *path.resolve().parents[:2]):
+        if (folder / CONFIG_FILE).is_file():
+            return folder
+    raise ConfigError(f"resume: {path} is no run directory and in none (no {CONFIG_FILE})")
 
 
 @dataclass(frozen=True)
@@ -133,11 +141,7 @@ def _saved(resume: str, chosen: list[_Override]) -> DictConfig:
             f"{override.key}={override.value} with resume={resume}: "
             f"a run goes on with its own {override.key}; leave it out"
         )
-    path = Path(resume)
-    for folder in (path, *path.parents[:2]):
-        if (folder / CONFIG_FILE).is_file():
-            return _read(folder / CONFIG_FILE)
-    raise ConfigError(f"resume: {resume} is no run directory and in none (no {CONFIG_FILE})")
+    return _read(run_directory(Path(resume)) / CONFIG_FILE)
 
 
 def _read(file: Path) -> DictConfig:

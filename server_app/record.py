@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from server_app import checkpoint
-from server_app.config import CONFIG_FILE, Config, ConfigError, dump
+from server_app.config import CONFIG_FILE, Config, ConfigError, dump, run_directory
 from server_app.files import write_text
 from server_app.metrics import RoundMetrics, finite, numbers, read_metrics, to_line
 
@@ -53,7 +53,7 @@ class RunRecord:
         A run killed between the checkpoint and the round's line lacks that line: it is taken from
         the checkpoint's state, if that has it under "metrics".
         """
-        record = cls(start.path.resolve().parents[1])
+        record = cls(run_directory(start.path))
         write_text(record.directory / CONFIG_FILE, dump(config))
         lines = [line for line in read_metrics(record.metrics_file) if line["round"] <= start.round]
         write_text(record.metrics_file, "".join(map(to_line, lines)))

@@ -11,10 +11,11 @@ from typing import Any, Literal
 from data.spec import DatasetSpec
 
 AssignKind = Literal["tier", "budget", "smallest"]
+ChannelsLast = Literal["auto", "on", "off"]
 CostKind = Literal["parameters", "macs", "memory"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
-Objective = Literal["ce", "masked-ce"]
-Precision = Literal["float32", "bfloat16", "float16"]
+Objective = Literal["cross-entropy", "masked-cross-entropy"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Rounding = Literal["floor", "ceil"]
 Schedule = Literal["constant", "step", "cosine"]
 Weighting = Literal["uniform", "examples"]
@@ -54,7 +55,7 @@ class StrategyConfig:
     tolerance: float = 0.1
     rounding: Rounding = "floor"
     assign: AssignKind = "tier"
-    objective: Objective = "ce"
+    objective: Objective = "cross-entropy"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -119,7 +120,7 @@ class FleetConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a client trains: the fields of client_app's TrainSettings."""
+    """How a client trains: client_app's TrainSettings, but for the number of rounds."""
 
     epochs: int
     batch_size: int
@@ -134,14 +135,21 @@ class TrainConfig:
     augment: bool
     device: Device
     precision: Precision
-    channels_last: bool
+    channels_last: ChannelsLast
     compile: bool
 
     def __post_init__(self) -> None:
         _check_least(self, 1, "epochs", "batch_size")
-        _check_least(self, 0, "lr", "momentum", "weight_decay", "gamma", "clip")
+        _check_least(self, 0, "momentum", "weight_decay", "clip")
+        for name in ("lr", "gamma"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected above 0")
+        if self.momentum >= 1:
+            raise ValueError(f"momentum is {self.momentum}: expected less than 1")
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError(f"milestones are {list(self.milestones)}: expected to rise")
+        if self.schedule == "step" and not self.milestones:
+            raise ValueError("schedule step needs milestones")
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
 

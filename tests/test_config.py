@@ -88,7 +88,7 @@ def test_overrides_change_what_they_name() -> None:
 def test_heterofl_is_the_papers() -> None:
     config = compose("strategy=heterofl")
     assert config.strategy.widths == (1 / 8, 1 / 4, 1 / 2, 1)
-    assert (config.strategy.rounding, config.strategy.objective) == ("ceil", "masked-ce")
+    assert (config.strategy.rounding, config.strategy.objective) == ("ceil", "masked-cross-entropy")
     assert (config.model.options["norm"], config.model.options["scaler"]) == ("bn-static", "train")
     assert compose("strategy=fedavg").model.options["norm"] == "bn"
     assert compose("model.norm=gn strategy=heterofl").model.options["norm"] == "gn"
@@ -106,6 +106,12 @@ def test_values_may_be_quoted_and_hold_any_character() -> None:
     assert compose(["dataset.path=/a b"]).dataset.path == "/a b"
     assert compose(shlex.join(["dataset.path=it's"])).dataset.path == "it's"
     assert compose("name=2024").name == "2024"
+
+
+def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> None:
+    config = compose("train.channels_last=on name=off")
+    assert (config.train.channels_last, config.name) == ("on", "off")
+    assert round_tripped(config, tmp_path) == config
 
 
 @pytest.mark.parametrize(
@@ -144,6 +150,9 @@ def test_values_may_be_quoted_and_hold_any_character() -> None:
         ("train.epochs=0", "train: epochs is 0: expected at least 1"),
         ("train.clip=-1", "train: clip is -1.0: expected 0 or more"),
         ("train.nesterov=true train.momentum=0", "train: nesterov needs a momentum above 0"),
+        ("train.lr=0", "train: lr is 0.0: expected above 0"),
+        ("train.momentum=1", "train: momentum is 1.0: expected less than 1"),
+        ("train.schedule=step", "train: schedule step needs milestones"),
         ("train.milestones=[5,3]", "train: milestones are [5, 3]: expected to rise"),
         ("min_replies=0", "min_replies is 0.0: expected above 0, to 1"),
         ("clients_per_round=21", "clients_per_round is 21, but the fleet has 20 clients"),
@@ -205,7 +214,7 @@ def test_a_resumed_run_keeps_its_settings_but_for_overrides(tmp_path: Path) -> N
 @settings(max_examples=15, deadline=None)
 @given(
     st.integers(0, 2**63),
-    st.floats(0, 1e300, allow_nan=False),
+    st.floats(1e-300, 1e300, allow_nan=False),
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="$"), max_size=20),
 )
 def test_any_values_are_read_back_equal(

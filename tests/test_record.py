@@ -278,6 +278,13 @@ def test_the_line_that_a_kill_kept_from_being_written_comes_from_the_checkpoint(
         assert resumed.metrics() == [round_metrics(1), round_metrics(2)]
 
 
+def test_a_checkpoint_outside_of_any_run_is_not_resumed(config: Config, tmp_path: Path) -> None:
+    stray = checkpoint.load(checkpoint.save(tmp_path / "a" / "b", 1, {}, {}))
+    with pytest.raises(ConfigError, match="is no run directory and in none"):
+        RunRecord.resume(config, stray)
+    assert not list(tmp_path.rglob(CONFIG_FILE))
+
+
 # --- the summary -----------------------------------------------------------------------------
 
 
