@@ -31,7 +31,7 @@ class ExitReport:
 
 def evaluate(net: SlicedNetwork, data: ImageData, settings: TrainSettings) -> list[ExitReport]:
     """One report for each exit held, in order; none if there are no examples."""
-    place = Placement.of(settings)
+    place = Placement.of(settings, net)
     net.to(place.device).eval()
     losses, hits = [], []
     with torch.inference_mode():
@@ -66,7 +66,7 @@ def gather_statistics(
         raise ValueError("the network has no static batch norm: build it with norm='bn-static'")
     if len(data) < 2:
         raise ValueError(f"{len(data)} examples are too few for statistics: expected at least 2")
-    place = Placement.of(settings)
+    place = Placement.of(settings, net)
     net.to(place.device).eval()
     with torch.no_grad(), _gathering(list(norms.values())):
         for images, _ in evaluation_batches(resident(data, place.device)):

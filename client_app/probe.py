@@ -41,11 +41,11 @@ def probe(
     seconds: float = 1.0,
 ) -> Probe:
     """Measure free memory, and for about `seconds` how fast a quarter of the width trains."""
-    place = Placement.of(settings)
-    memory = free_memory(place.device)
     with torch.random.fork_rng(devices=[]):
         reference = Slice(width=REFERENCE_WIDTH)
         net = build(model, num_classes, in_channels, reference, **(options or {}))
+    place = Placement.of(settings, net)
+    memory = free_memory(place.device)
     net.to(place.device).train()
     batch = max(2, settings.batch_size)
     images = torch.zeros(batch, in_channels, image_size, image_size, device=place.device)

@@ -47,7 +47,7 @@ def fit(
     if len(data) == 0:
         raise ValueError("this client has no training examples")
     started = time.perf_counter()
-    place = Placement.of(settings)
+    place = Placement.of(settings, net)
     net.to(place.device).train()
     run = torch.compile(net) if settings.compile else net
     optimiser: Any = SGD(net.parameters(), learning_rate(settings, round), settings)
