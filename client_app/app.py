@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -93,11 +91,12 @@ def own_data(work: Work, context: Context) -> ClientData:
 def own_budget(work: Work, context: Context) -> float | None:
     """The share of the full model that this device affords: named, or measured.
 
-    A simulated device has neither: the fleet's config says what it affords.
+    A device that holds a partition of a named data set is one of the config's fleet, which says
+    what it affords.
     """
     if "budget" in context.node_config:
         return float(context.node_config["budget"])
-    if "ray" in sys.modules:
+    if "data" not in context.node_config:
         return None
     from client_app.probe import measured_budget
 

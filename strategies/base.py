@@ -19,15 +19,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor, nn
 
-from models import Slice, extract, slice_map
+from models import extract
 from models.slicing import is_running_statistic
 from protocol.records import Evaluation, ProtocolError, Trained, Work, pack, unpack
 from protocol.records import size as size_of
 from strategies.aggregation import NestedMean, RefusedStateError
 from strategies.enrolment import Client, enrol
-from strategies.federation import Federation, FederationError, Observer, Submodel, Tally
+from strategies.federation import Federation, FederationError, Observer, Tally
 from strategies.planning import Level, Split, levels_of, search_splits
 from strategies.streaming import Reply, stream
+from strategies.submodels import Submodel, initial_state, make_submodels
 
 
 class NestedStrategy(Strategy):
@@ -44,9 +45,8 @@ class NestedStrategy(Strategy):
         self.observer = observer or Observer()
         self.round = 0
         self.levels = self.plan()
-        full = federation.task.build(self.global_slice())
-        self.submodels = {level.number: self._submodel(full, level) for level in self.levels}
-        self.state = self._initial_state(federation.seed)
+        self.submodels = make_submodels(federation.task, self.levels, self.private)
+        self.state = initial_state(federation.task, self.submodels.values(), federation.seed)
         self.clients: dict[int, Client] = {}
         self.tally = Tally(0)
 
@@ -282,11 +282,6 @@ class NestedStrategy(Strategy):
 
     # --- state -------------------------------------------------------------------------------
 
-    def global_slice(self) -> Slice:
-        """The whole network, with an exit wherever a level has one."""
-        exits = {unit for level in self.levels for unit in level.slice.exits or ()}
-        return Slice(exits=tuple(sorted(exits | {self.federation.task.units})))
-
     def network(self, submodel: Submodel) -> nn.Module:
         """A level's network with its part of the global state."""
         net = self.federation.task.build(submodel.level.slice, device="meta").to_empty(device="cpu")
@@ -315,29 +310,6 @@ class NestedStrategy(Strategy):
                 f"{max(0, len(different) - 3)} more differ"
             )
         self.state, self.round = dict(state), int(tensors["round"])
-
-    def _submodel(self, full: nn.Module, level: Level) -> Submodel:
-        part = self.federation.task.build(level.slice, device="meta")
-        mapping = slice_map(full, part, bank=f"level{level.number}", private=self.private)
-        return Submodel(level, part.state_dict(), mapping)
-
-    def _initial_state(self, seed: int) -> dict[str, Tensor]:
-        """The full network's first weights, and each level's bank as it is in them."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            full = self.federation.task.build(self.global_slice())
-        state = {name: tensor.clone() for name, tensor in full.state_dict().items()}
-        for submodel in self.submodels.values():
-            shared = slice_map(
-                full,
-                self.federation.task.build(submodel.level.slice, device="meta"),
-                private=lambda name: False,
-            )
-            first = extract(full.state_dict(), shared)
-            for name, region in submodel.map.regions.items():
-                if region.source != name:
-                    state[region.source] = first[name]
-        return state
 
     # --- Flower's interface ------------------------------------------------------------------
 

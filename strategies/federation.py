@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from data.spec import DatasetSpec
-from models import Slice, SliceMap, State, Task
+from models import Slice, Task
 from models.slicing import Rounding
 from protocol.records import Work
 from protocol.settings import TrainSettings
@@ -54,20 +54,6 @@ class Federation:
         """What a client is asked before the first round: to look at its data and at itself."""
         dataset = replace(self.dataset, clients=max(1, clients))
         return Work(self.task, Slice(), dataset, self.train)
-
-
-@dataclass(frozen=True, eq=False)
-class Submodel:
-    """A level as the rounds use it: its slice, and where its tensors lie in the global state."""
-
-    level: Level
-    form: State
-    """Its tensors, on `meta`: names, shapes, dtypes."""
-    map: SliceMap
-
-    @property
-    def number(self) -> int:
-        return self.level.number
 
 
 class Observer:

@@ -14,7 +14,7 @@ from models.slicing import is_running_statistic
 from protocol.records import ProtocolError, Trained, unpack
 from strategies.aggregation import NestedMean, RefusedStateError
 from strategies.base import NestedStrategy
-from strategies.federation import Submodel
+from strategies.submodels import Submodel
 
 
 class HeteroFL(NestedStrategy):
