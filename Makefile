@@ -28,6 +28,7 @@ test: lint
 bench: $(READY)
 	$(BIN)/python benchmarks/aggregation.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/client_loop.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info
