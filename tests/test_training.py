@@ -33,6 +33,15 @@ QUARTER = Slice(width=0.25)
 EXITS = Slice(width=0.25, exits=(3, 9))
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """On a busy machine small networks spend their time waiting for a second thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def digits(count: int, seed: int = 0, classes: int = 10) -> ImageData:
     chance = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (count, 1, 8, 8), generator=chance, dtype=torch.uint8)
@@ -490,14 +499,6 @@ def test_a_state_of_another_slice_is_refused_by_name() -> None:
 # The device
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("threads")
 def test_threads_are_those_given_and_never_more_than_the_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
