@@ -28,6 +28,7 @@ test: lint
 bench: $(READY)
 	$(BIN)/python -m benchmarks.aggregation
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.client_loop
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -60,7 +60,7 @@ def probe(
         started = time.perf_counter()
         loss = cross_entropy(place.logits(net, images), labels)
         loss.backward()  # type: ignore[no-untyped-call]
-        float(loss)  # on a GPU: wait until it is done
+        loss.item()  # on a GPU: wait until it is done
         net.zero_grad()
         return time.perf_counter() - started
 

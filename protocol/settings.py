@@ -37,6 +37,7 @@ class TrainSettings:
     channels_last: ChannelsLastKind = "auto"
     """Images laid out with channels last, which convolutions on CPU and CUDA are faster with."""
     compile: bool = False
+    """Run through torch.compile: for long runs on CUDA. Weights then differ from those without."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "rounds"):

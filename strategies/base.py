@@ -26,13 +26,16 @@ from protocol.records import size as size_of
 from strategies.aggregation import NestedMean, RefusedStateError
 from strategies.enrolment import Client, enrol
 from strategies.federation import Federation, FederationError, Observer, Tally
-from strategies.planning import Level, Split, levels_of, search_splits
+from strategies.planning import Level, Split, levels_of, own_exit_only, search_splits
 from strategies.streaming import Reply, stream
 from strategies.submodels import Submodel, initial_state, make_submodels
 
 
 class NestedStrategy(Strategy):
     """Slices out, slices back, and the mean of what overlaps."""
+
+    trains_early_exits = False
+    """Whether a level also holds the exits of the levels below it, which its loss must train."""
 
     def __init__(
         self,
@@ -61,7 +64,8 @@ class NestedStrategy(Strategy):
         else:
             ratios = federation.ratios or federation.budgets
             splits = search_splits(task, ratios, federation.tolerance, federation.cost)
-        return levels_of(task, splits, federation.rounding)
+        levels = levels_of(task, splits, federation.rounding)
+        return levels if self.trains_early_exits else [own_exit_only(task, each) for each in levels]
 
     def private(self, name: str) -> bool:
         """Whether a tensor is kept per level rather than shared between levels."""

@@ -156,6 +156,13 @@ def levels_of(task: Task, splits: Sequence[Split], rounding: Rounding = "floor")
     return levels
 
 
+def own_exit_only(task: Task, level: Level) -> Level:
+    """The level without the exits of the levels below, for methods that do not train them."""
+    held = replace(level.slice, exits=(level.split.depth,))
+    counted = replace(held, exits=None) if level.split.depth == task.units else held
+    return replace(level, slice=held, counted=counted, cost=cost(task, counted))
+
+
 def _check_ratios(ratios: Sequence[float]) -> None:
     if not ratios or list(ratios) != sorted(ratios) or ratios[0] <= 0 or ratios[-1] != 1:
         raise PlanError(

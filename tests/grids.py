@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
@@ -41,13 +42,13 @@ class InProcessGrid(Grid):
         self.most_in_flight = 0
         self.ids = itertools.count(1)
 
-    def set_run(self, run_id: int) -> None: ...
+    def set_run(self, run: Any) -> None: ...
 
     @property
-    def run(self):  # type: ignore[no-untyped-def]
+    def run(self) -> Any:
         raise NotImplementedError
 
-    def create_message(self, *args: object, **kwargs: object) -> Message:
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:

@@ -14,8 +14,10 @@ from torch import Tensor
 from protocol.records import ProtocolError, Work, pack, size, unpack
 from server_app import app as server
 from server_app.config import compose
+from server_app.record import RunRecord
 from strategies.base import NestedStrategy
 from strategies.federation import FederationError
+from strategies.heterofl import HeteroFL
 from tests.grids import Fault, InProcessGrid
 
 SMALL = (
@@ -35,7 +37,7 @@ def federate(tmp_path: Path) -> Callable[..., tuple[NestedStrategy, list[dict[st
             overrides = f"{SMALL} output={tmp_path} {name} {overrides}"
         config = compose(overrides)
         strategy = server.run(grid or InProcessGrid(config.fleet.clients), config)
-        lines = [dict(line) for line in server.RunRecord(_directory(tmp_path, config)).metrics()]
+        lines = [dict(line) for line in RunRecord(_directory(tmp_path, config)).metrics()]
         return strategy, lines
 
     return run
@@ -55,7 +57,7 @@ Federate = Callable[..., tuple[NestedStrategy, list[dict[str, Any]]]]
 
 def test_every_tensor_that_a_level_holds_changes_in_a_round(federate: Federate) -> None:
     config = compose(SMALL)
-    before = server.strategy("heterofl")(server.federation(config), lambda net: None)  # type: ignore[arg-type,return-value]
+    before = HeteroFL(server.federation(config), lambda net: None)  # type: ignore[arg-type,return-value]
     after, _ = federate("rounds=1")
     unchanged = [n for n in after.state if torch.equal(after.state[n], before.state[n])]
     assert unchanged == []
@@ -222,7 +224,7 @@ def test_no_more_than_a_window_of_messages_is_in_flight(federate: Federate) -> N
 def test_a_level_without_clients_keeps_its_part(federate: Federate) -> None:
     strategy, lines = federate("fleet.shares=[1,1,1,0] rounds=1")
     config = compose(SMALL)
-    first = server.strategy("heterofl")(server.federation(config), lambda net: None).state  # type: ignore[arg-type,return-value]
+    first = HeteroFL(server.federation(config), lambda net: None).state  # type: ignore[arg-type,return-value]
     name = "layer3.2.conv2.weight"
     assert torch.equal(strategy.state[name][48:], first[name][48:])
     assert not torch.equal(strategy.state[name][:48], first[name][:48])

@@ -33,6 +33,15 @@ QUARTER = Slice(width=0.25)
 EXITS = Slice(width=0.25, exits=(3, 9))
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """On a busy machine small networks spend their time waiting for a second thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def digits(count: int, seed: int = 0, classes: int = 10) -> ImageData:
     chance = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (count, 1, 8, 8), generator=chance, dtype=torch.uint8)
@@ -213,7 +222,7 @@ def test_training_equals_a_plain_loop_with_torchs_optimiser(nesterov: bool) -> N
     for _ in range(2):
         for images, labels in data.batches(8, shuffle=True, generator=order):
             optimiser.zero_grad()
-            F.cross_entropy(theirs(images)[-1], labels).backward()  # type: ignore[no-untyped-call]
+            F.cross_entropy(theirs(images)[-1], labels).backward()
             optimiser.step()
     fit(ours, data, cross_entropy, settings, round=1, seed=3)
     assert same(state_of(ours), state_of(theirs))
@@ -322,7 +331,7 @@ def test_a_scaled_loss_makes_the_same_step_and_an_overflow_makes_none() -> None:
     def step(factor: float) -> None:
         optimiser.zero_grad()
         loss = cross_entropy(scaled(images), labels) * factor
-        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.scale(loss).backward()
         scaler.step(optimiser)
         scaler.update()
 
@@ -445,7 +454,7 @@ def test_a_network_used_again_remembers_nothing() -> None:
     fit(used, digits(24, seed=9), cross_entropy, CPU, round=1, seed=4)
     gather_statistics(used, data, CPU)
     evaluate(used, data, CPU)
-    F.cross_entropy(used(next(data.batches(8))[0])[-1], data.labels[:8]).backward()  # type: ignore[no-untyped-call]
+    F.cross_entropy(used(next(data.batches(8))[0])[-1], data.labels[:8]).backward()
 
     again = load_network("resnet20", 10, 1, EXITS, state, options)
     assert again is used
@@ -490,14 +499,6 @@ def test_a_state_of_another_slice_is_refused_by_name() -> None:
 # The device
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("threads")
 def test_threads_are_those_given_and_never_more_than_the_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
