@@ -1,0 +1,196 @@
+"""`nestfl run`: the app in a simulation, from the overrides to the exit code."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from subprocess import Popen
+
+from rich.console import Console
+
+from nestfl import failure
+from nestfl.display import display_on, levels_line
+from nestfl.launcher import LaunchError, Simulation, check_app, flower_run
+from nestfl.progress import Follower, RunState
+from nestfl.stopping import Stopped, StopRequest, stop_request
+
+APP_DIR = Path(__file__).resolve().parents[1]
+SUMMARY_FILE = "summary.json"
+LOG_FILE = "flower.log"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the launcher has to know of a configuration."""
+
+    nodes: int
+    output: str = "runs"
+    """The folder of run directories."""
+    name: str | None = None
+    """The run directory's name there; the time if not given."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was typed."""
+
+    overrides: Sequence[str] = ()
+    nodes: int | None = None
+    cpus_per_client: int = 1
+    gpus_per_client: float = 0.0
+    workers: int | None = None
+    run_dir: Path | None = None
+    resume: Path | None = None
+    quiet: bool = False
+    app_dir: Path = APP_DIR
+
+    def hydra(self) -> str:
+        """The overrides as one string, which `shlex.split` takes apart again."""
+        overrides = [text for text in self.overrides if not text.startswith("resume=")]
+        if (resume := self.resume_path()) is not None:
+            overrides.append(f"resume={resume}")
+        return " ".join(map(_quoted, overrides))
+
+    def resume_path(self) -> Path | None:
+        """Where to go on from; absolute, since the server has another working directory."""
+        typed = [text.partition("=")[2] for text in self.overrides if text.startswith("resume=")]
+        path = self.resume or (Path(typed[-1]) if typed else None)
+        return path.expanduser().absolute() if path is not None else None
+
+
+def choose(overrides: str) -> Choice:
+    """Compose the configuration here, to know at once whether it is right."""
+    config = import_module("server_app.config").compose(overrides)
+    return Choice(config.fleet.clients, config.output, config.name)
+
+
+def run(request: Request, choose: Callable[[str], Choice] = choose) -> int:
+    """Run the app and return the exit code: 0 only if it has written its summary."""
+    console, errors = Console(), Console(stderr=True, soft_wrap=True)
+    try:
+        check_app(request.app_dir)
+        choice = choose(request.hydra())
+        run_dir = _run_dir(request, choice)
+        simulation = Simulation(
+            request.nodes if request.nodes is not None else choice.nodes,
+            request.cpus_per_client,
+            request.gpus_per_client,
+            request.workers,
+        )
+    except (ValueError, OSError, LaunchError) as error:
+        errors.out(f"nestfl run: {error}", highlight=False)
+        return 2
+    if not request.quiet:
+        console.out(f"{simulation.nodes} simulated clients, run in {run_dir}", highlight=False)
+    return _Run(request, run_dir, simulation, console, errors).finish()
+
+
+@dataclass
+class _Run:
+    request: Request
+    run_dir: Path
+    simulation: Simulation
+    console: Console
+    errors: Console
+
+    def finish(self) -> int:
+        started = time.monotonic()
+        follower = Follower(self.run_dir)
+        summary = _version(self.run_dir / SUMMARY_FILE)
+        try:
+            with stop_request() as stop:
+                self._follow(follower, stop)
+        except Stopped as stopped:
+            self._say_stopped(follower.state)
+            return stopped.exit_code
+        except (LaunchError, OSError) as error:
+            self.errors.out(f"nestfl run: {error}", highlight=False)
+            return 1
+        state = follower.state
+        if state.reason is not None or _version(self.run_dir / SUMMARY_FILE) == summary:
+            self._say_failed(state)
+            return 1
+        took = timedelta(seconds=round(time.monotonic() - started))
+        for line in (levels_line(state.accuracies), f"done in {took}: {self.run_dir}"):
+            if line:
+                self.console.out(line, highlight=False)
+        return 0
+
+    def _follow(self, follower: Follower, stop: StopRequest) -> None:
+        config: dict[str, str | bool] = {
+            "hydra": self.request.hydra(),
+            "run-dir": str(self.run_dir),
+            "quiet": self.request.quiet,
+        }
+        log = self.run_dir / LOG_FILE
+        with (
+            display_on(self.console, self.request.quiet) as display,
+            flower_run(self.request.app_dir, config, self.simulation, log, stop.check) as flower,
+        ):
+            follower.follow(display, lambda: _is_running(flower, stop))
+
+    def _say_failed(self, state: RunState) -> None:
+        log = self.run_dir / LOG_FILE
+        lines = [state.reason] if state.reason else failure.reason(log.read_text(errors="replace"))
+        self.errors.out(f"nestfl run: the run failed{_after(state)}", highlight=False)
+        for line in [*lines, f"The full log: {log}", *_how_to_resume(self.run_dir)]:
+            self.errors.out(f"  {line}", highlight=False)
+
+    def _say_stopped(self, state: RunState) -> None:
+        hint = _how_to_resume(self.run_dir) or ["No checkpoint was written yet."]
+        self.errors.out(f"nestfl run: stopped{_after(state)}. {hint[0]}", highlight=False)
+
+
+def _is_running(flower: Popen[bytes], stop: StopRequest) -> bool:
+    stop.check()
+    return flower.poll() is None
+
+
+def _run_dir(request: Request, choice: Choice) -> Path:
+    """The directory asked for, that of the run which goes on, or a new one."""
+    resume = request.resume_path()
+    if request.run_dir is not None:
+        run_dir = request.run_dir.expanduser().absolute()
+    elif resume is not None:
+        homes = [resume, *resume.parents[:2]]
+        run_dir = next((home for home in homes if (home / "config.yaml").is_file()), resume)
+    else:
+        name = choice.name or time.strftime("%Y%m%d-%H%M%S")
+        run_dir = _unused(Path(choice.output).expanduser().absolute() / name)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return run_dir
+
+
+def _unused(path: Path) -> Path:
+    names = (path.with_name(f"{path.name}-{number}") for number in range(2, 1000))
+    return path if not path.exists() else next(name for name in names if not name.exists())
+
+
+def _how_to_resume(run_dir: Path) -> list[str]:
+    checkpoints = sorted(run_dir.rglob("*.safetensors"), key=lambda file: file.stat().st_mtime)
+    if not checkpoints:
+        return []
+    command = shlex.join(["nestfl", "run", "--resume", str(run_dir)])
+    return [f"The checkpoint is {checkpoints[-1]}; go on with: {command}"]
+
+
+def _after(state: RunState) -> str:
+    return f" after round {state.round} of {state.rounds or '?'}" if state.round else ""
+
+
+def _version(file: Path) -> tuple[int, int] | None:
+    """Differs whenever the file was written."""
+    try:
+        return file.stat().st_mtime_ns, file.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _quoted(override: str) -> str:
+    needs_quotes = not override or any(c.isspace() or c in "'\"\\" for c in override)
+    return shlex.quote(override) if needs_quotes else override
