@@ -101,17 +101,11 @@ def flower_run(
 
 def _start_superlink(group: ProcessGroup, port: int, home: Path, check: Callable[[], None]) -> None:
     address = f"127.0.0.1:{port}"
+    serve = ["--simulation", "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)]
+    work = ["--runtime-api-address", address, "--parent-pid", str(os.getpid())]
     with (home / "superlink.log").open("wb") as output:
-        superlink = group.start(
-            [_script("flower-superlink"), "--insecure", "--simulation", "--isolation", "process"]
-            + ["--host", "127.0.0.1", "--port", str(port)],
-            output,
-        )
-        group.start(
-            [_script("flower-superexec"), "--insecure", "--runtime-api-address", address]
-            + ["--parent-pid", str(os.getpid())],
-            output,
-        )
+        superlink = group.start([_script("flower-superlink"), "--insecure", *serve], output)
+        group.start([_script("flower-superexec"), "--insecure", *work], output)
     deadline = time.monotonic() + STARTUP_SECONDS
     while not _answers(address) or superlink.poll() is not None:
         if superlink.poll() is not None or time.monotonic() > deadline:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -94,7 +95,5 @@ def _processes() -> list[tuple[int, int, str]]:
 
 
 def _signal(group: int, request: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):  # macOS refuses if only zombies are left
         os.killpg(group, request)
-    except (ProcessLookupError, PermissionError):  # macOS refuses when only zombies are left
-        pass
