@@ -14,7 +14,8 @@ MOST_LINES = 10
 def reason(log: str) -> list[str]:
     """The error that ended the ServerApp, or the log's last lines where there was none."""
     lines = [line.rstrip() for line in ANSI_CODE.sub("", log).splitlines()]
-    return _exception(lines) or [line for line in lines if line][-MOST_LINES:]
+    tail = [line for line in lines if line][-MOST_LINES:]
+    return _exception(lines) or ["It ended without a result; the log's last lines:", *tail]
 
 
 def _exception(lines: list[str]) -> list[str]:

@@ -75,6 +75,7 @@ def flower_run(
 
     While Flower starts, `check` may raise to give it up.
     """
+    app_dir = app_dir.absolute()
     homes = app_dir / ".flwr"
     homes.mkdir(exist_ok=True)
     with (

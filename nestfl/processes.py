@@ -15,11 +15,18 @@ from typing import IO
 PATIENCE = 5.0
 """Seconds that a process has to end by itself before it is killed."""
 
+GUARD = """
+while kill -0 "$1" 2>/dev/null; do sleep 1; done
+trap "" TERM; kill -TERM 0; sleep 5; kill -KILL 0
+"""
+"""Ends its process group, itself too, when another process is gone."""
+
 
 class ProcessGroup:
     """Starts processes in one process group; nothing of it outlives the `with` block.
 
-    The terminal's Ctrl-C does not reach the group: who started it decides when it ends.
+    The terminal's Ctrl-C does not reach the group: who started it decides when it ends. A guard
+    leads the group, and ends it where that one is killed and cannot.
     """
 
     def __init__(self, env: Mapping[str, str], cwd: Path) -> None:
@@ -27,13 +34,13 @@ class ProcessGroup:
         self._cwd = cwd
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    def start(self, command: Sequence[str], output: IO[bytes] | None) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             command,
             env=self._env,
             cwd=self._cwd,
             stdin=subprocess.DEVNULL,
-            stdout=output,
+            stdout=output or subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
             process_group=self._started[0].pid if self._started else 0,
         )
@@ -42,8 +49,6 @@ class ProcessGroup:
 
     def stop(self) -> None:
         """Ask all processes, and all that they have started, to end; kill those that do not."""
-        if not self._started:
-            return
         group = self._started[0].pid
         for request in (signal.SIGTERM, signal.SIGKILL):
             _signal(group, request)
@@ -58,6 +63,7 @@ class ProcessGroup:
         return bool(members(group))
 
     def __enter__(self) -> ProcessGroup:
+        self.start(["/bin/sh", "-c", GUARD, "guard", str(os.getpid())], output=None)
         return self
 
     def __exit__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,8 +26,8 @@ class JsonLines:
         """The whole lines since the last call; a line that is half written waits for its end."""
         try:
             with self._path.open("rb") as file:
-                if self._path.stat().st_size < self._read:  # it was written anew
-                    self._read = 0
+                end = file.seek(0, os.SEEK_END)
+                self._read = min(self._read, end)  # a resumed run cuts what it does again
                 file.seek(self._read)
                 added = file.read()
         except FileNotFoundError:

