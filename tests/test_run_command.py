@@ -250,14 +250,17 @@ def test_ctrl_c_stops_all_and_says_how_to_go_on(tiny: TinyApp) -> None:
     tiny.assert_nothing_is_left()
 
 
-def test_ctrl_c_while_flower_starts_stops_all(tiny: TinyApp) -> None:
+@pytest.mark.parametrize("request_to_stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_to_stop_while_flower_starts_stops_all(
+    tiny: TinyApp, request_to_stop: signal.Signals
+) -> None:
     process = tiny.start("wanted=3")
     while not list((tiny.app_dir / ".flwr").glob("*/superlink.log")):
         assert process.poll() is None
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(request_to_stop)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == 128 + request_to_stop
     assert err == "nestfl run: stopped. No checkpoint was written yet.\n"
     assert list((tiny.app_dir / ".flwr").iterdir()) == []
 
