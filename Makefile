@@ -26,8 +26,8 @@ test: lint
 	$(BIN)/pytest -n auto
 
 bench: $(READY)
-	$(BIN)/python benchmarks/aggregation.py
-	$(BIN)/python benchmarks/training.py
+	$(BIN)/python -m benchmarks.aggregation
+	$(BIN)/python -m benchmarks.training
 
 clean:
 	rm -rf $(VENV) build *.egg-info

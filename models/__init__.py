@@ -14,6 +14,7 @@ from models.slicing import (
     extract,
     slice_map,
 )
+from models.task import Task
 
 __all__ = [
     "PREFIX",
@@ -24,6 +25,7 @@ __all__ = [
     "SliceMap",
     "SlicedNetwork",
     "State",
+    "Task",
     "Window",
     "build",
     "declare_parts",

@@ -21,6 +21,7 @@ State = Mapping[str, Tensor]
 Index = slice | NDArray[np.int64]
 """The kept positions of one axis: a range, or an array where they are not contiguous."""
 
+Rounding = Literal["floor", "ceil"]
 WindowKind = Literal[
     "prefix", "upper-right", "lower-left", "lower-right", "middle", "random", "rolling"
 ]
@@ -41,7 +42,7 @@ class Slice:
     exits: tuple[int, ...] | None = None
     """Exits held, each named by the unit (block, layer) it follows. The last is the slice's own
     answer, and nothing behind it exists. None holds the network's own final head alone."""
-    rounding: Literal["floor", "ceil"] = "floor"
+    rounding: Rounding = "floor"
     """How a share of the channels becomes a number of channels."""
 
     def __post_init__(self) -> None:

@@ -82,9 +82,8 @@ def round_line(record: dict[str, Any], state: RunState) -> str:
     parts = [f"round {record.get('round')}/{state.rounds or '?'}"]
     if isinstance(clients := record.get("clients"), dict):
         parts.append(f"{clients.get('replied')}/{clients.get('sampled')} replies")
-        parts += [
-            f"{clients[fault]} {fault}" for fault in ("refused", "failed") if clients.get(fault)
-        ]
+        lost = {fault: _count(clients.get(fault)) for fault in ("refused", "failed")}
+        parts += [f"{number} {fault}" for fault, number in lost.items() if number]
     parts.append(levels_line(accuracies_of(record)))
     if isinstance(seconds := record.get("seconds"), (int, float)):
         parts.append(f"{seconds:.1f} s")
@@ -100,3 +99,10 @@ def levels_line(accuracies: dict[str, float]) -> str:
 def time_left(state: RunState) -> str:
     seconds = state.seconds_left()
     return "" if not seconds else f"{timedelta(seconds=round(seconds))} left"
+
+
+def _count(fault: object) -> int:
+    """How many clients a fault had, also where they are counted by reason."""
+    if isinstance(fault, dict):
+        return sum(map(_count, fault.values()))
+    return fault if isinstance(fault, int) else 0

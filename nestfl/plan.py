@@ -14,7 +14,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from strategies.cost import COST_KINDS, Cost, CostKind, Task
+from models.task import Task
+from strategies.cost import COST_KINDS, Cost, CostKind
 from strategies.cost import cost as cost_of
 from strategies.planning import (
     Grid,
@@ -116,8 +117,11 @@ def latencies(task: Task, levels: Sequence[Level], seconds: float = 2.0) -> list
     image = task.input(1)
     turns: list[list[float]] = []
     with torch.inference_mode():
-        for net in nets:
-            net(image)
+        try:
+            for net in nets:
+                net(image)
+        except ValueError as error:
+            raise PlanError(f"no latency of one image, only with --no-latency: {error}") from None
         while len(turns) < 5 or sum(map(sum, turns)) < seconds:
             turns.append([_seconds(net, image) for net in nets])
     return [1000 * statistics.median(times) for times in zip(*turns, strict=True)]

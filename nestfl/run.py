@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from importlib import import_module
+from itertools import count
 from pathlib import Path
 from subprocess import Popen
 
 from rich.console import Console
 
 from nestfl import failure
-from nestfl.display import display_on, levels_line
+from nestfl.display import display_on
 from nestfl.launcher import LaunchError, Simulation, check_app, flower_run
 from nestfl.progress import PROGRESS_FILE, Follower, RunState
 from nestfl.stopping import Stopped, StopRequest, stop_request
@@ -32,7 +32,8 @@ class Choice:
     output: str = "runs"
     """The folder of run directories."""
     name: str | None = None
-    """The run directory's name there; the time if not given."""
+    """The run directory's name there; the time and the label if not given."""
+    label: str = "run"
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,27 @@ class Request:
 
 def choose(overrides: str) -> Choice:
     """Compose the configuration here, to know at once whether it is right."""
-    config = import_module("server_app.config").compose(overrides)
-    return Choice(config.fleet.clients, config.output, config.name)
+    from server_app.config import compose  # not for --help
+
+    config = compose(overrides)
+    label = f"{config.strategy.name}-{config.model.name}-{config.dataset.name}"
+    return Choice(config.fleet.clients, config.output, config.name, label)
 
 
-def run(request: Request, choose: Callable[[str], Choice] = choose) -> int:
+def show_summary(run_dir: Path, console: Console) -> None:
+    """The table of the levels, and where everything is."""
+    from server_app.record import RunRecord
+    from server_app.summary import show
+
+    record = RunRecord(run_dir)
+    show(record, json.loads(record.summary_file.read_text()), console)
+
+
+def run(
+    request: Request,
+    choose: Callable[[str], Choice] = choose,
+    show: Callable[[Path, Console], None] = show_summary,
+) -> int:
     """Run the app and return the exit code: 0 only if it has written its summary."""
     console, errors = Console(), Console(stderr=True)
     try:
@@ -87,7 +104,10 @@ def run(request: Request, choose: Callable[[str], Choice] = choose) -> int:
         return 2
     if not request.quiet:
         console.out(f"{simulation.nodes} simulated clients, run in {run_dir}", highlight=False)
-    return _Run(request, run_dir, simulation, console, errors).finish()
+    code = _Run(request, run_dir, simulation, console, errors).finish()
+    if code == 0:
+        show(run_dir, console)
+    return code
 
 
 @dataclass
@@ -99,7 +119,6 @@ class _Run:
     errors: Console
 
     def finish(self) -> int:
-        started = time.monotonic()
         (self.run_dir / PROGRESS_FILE).unlink(missing_ok=True)
         follower = Follower(self.run_dir)
         summary = _version(self.run_dir / SUMMARY_FILE)
@@ -116,10 +135,6 @@ class _Run:
         if state.reason is not None or _version(self.run_dir / SUMMARY_FILE) == summary:
             self._say_failed(state)
             return 1
-        took = timedelta(seconds=round(time.monotonic() - started))
-        for line in (levels_line(state.accuracies), f"done in {took}: {self.run_dir}"):
-            if line:
-                self.console.out(line, highlight=False)
         return 0
 
     def _follow(self, follower: Follower, stop: StopRequest) -> None:
@@ -155,21 +170,33 @@ def _is_running(flower: Popen[bytes], stop: StopRequest) -> bool:
 def _run_dir(request: Request, choice: Choice) -> Path:
     """The directory asked for, that of the run which goes on, or a new one."""
     resume = request.resume_path()
+    if resume is not None:
+        if request.run_dir is not None:
+            raise ValueError("a run goes on in its own directory: leave out --run-dir or --resume")
+        homes = (resume, *resume.parents[:2])
+        return next((home for home in homes if (home / "config.yaml").is_file()), resume)
     if request.run_dir is not None:
         run_dir = request.run_dir.expanduser().absolute()
-    elif resume is not None:
-        homes = [resume, *resume.parents[:2]]
-        run_dir = next((home for home in homes if (home / "config.yaml").is_file()), resume)
-    else:
-        name = choice.name or time.strftime("%Y%m%d-%H%M%S")
-        run_dir = _unused(Path(choice.output).expanduser().absolute() / name)
-    run_dir.mkdir(parents=True, exist_ok=True)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        return run_dir
+    return _new_directory(Path(choice.output).expanduser().absolute(), choice)
+
+
+def _new_directory(output: Path, choice: Choice) -> Path:
+    output.mkdir(parents=True, exist_ok=True)
+    stem = choice.name or f"{time.strftime('%Y%m%d-%H%M%S')}-{choice.label}"
+    for number in count(1):
+        run_dir = output / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            run_dir.mkdir()
+        except FileExistsError:
+            if choice.name is not None:
+                raise ValueError(
+                    f"{run_dir} exists; give another name, or go on with --resume {run_dir}"
+                ) from None
+        else:
+            break
     return run_dir
-
-
-def _unused(path: Path) -> Path:
-    names = (path.with_name(f"{path.name}-{number}") for number in range(2, 1000))
-    return path if not path.exists() else next(name for name in names if not name.exists())
 
 
 def _how_to_resume(run_dir: Path) -> list[str]:

@@ -7,45 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from models.registry import SlicedNetwork, build, family
 from models.slicing import Slice
+from models.task import Task
 
 CostKind = Literal["parameters", "macs", "memory"]
 COST_KINDS: tuple[CostKind, ...] = get_args(CostKind)
+NORMABLE = 2
+"""Images in a batch that batch norm can always take: of one it may see a single value."""
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
-
-
-@dataclass(frozen=True)
-class Task:
-    """The full network and the data it is for: all that a slice's cost depends on besides it."""
-
-    model: str
-    num_classes: int = 10
-    in_channels: int = 3
-    image_size: int = 32
-    options: tuple[tuple[str, Any], ...] = ()
-    """The family's own options, as pairs: a task is a cache's key."""
-
-    @property
-    def units(self) -> int:
-        return family(self.model).units
-
-    def build(self, slice: Slice, device: str = "cpu") -> SlicedNetwork:
-        options = dict(self.options)
-        return build(self.model, self.num_classes, self.in_channels, slice, device, **options)
-
-    def input(self, batch: int, device: str = "cpu") -> Tensor:
-        size = self.image_size
-        return torch.zeros(batch, self.in_channels, size, size, device=device)
 
 
 @dataclass(frozen=True)
@@ -73,10 +51,12 @@ class Cost:
 def cost(task: Task, slice: Slice = Slice(), batch: int = 1) -> Cost:  # noqa: B008  (frozen)
     """What a slice costs with all its exits; memory is what training on a batch keeps."""
     net = task.build(slice, device="meta")
-    meter = Meter(net, batch)
+    run = max(batch, NORMABLE)
+    meter = Meter(net, run)
     with meter.running(*COST_KINDS):
-        net(task.input(batch, device="meta"))
-    return meter.read()
+        net(task.input(run, device="meta"))
+    found = meter.read()
+    return replace(found, memory=found.memory * batch // run)
 
 
 @dataclass(frozen=True)
@@ -93,11 +73,11 @@ def costs_by_depth(
 ) -> dict[int, ExitCost]:
     """What an exit at each of `depths` costs at a width, from one pass with a head at all of them.
 
-    Only `kind` is sure to be counted. Norms, slow on `meta`, are passed over where it is not
-    memory: they change no shape and have no MACs.
+    Only `kind` is sure to be counted, memory for `NORMABLE` images. Norms, slow on `meta`, are
+    passed over where it is not memory: they change no shape and have no MACs.
     """
     net = task.build(Slice(width=width, exits=depths), device="meta")
-    meter = Meter(net, batch=1)
+    meter = Meter(net, NORMABLE)
     if kind != "memory":
         for module in net.modules():
             if isinstance(module, NORMS):
@@ -111,7 +91,7 @@ def costs_by_depth(
         head.register_forward_pre_hook(read)
         head.register_forward_hook(read)
     with meter.running(kind):
-        net(task.input(1, device="meta"))
+        net(task.input(NORMABLE, device="meta"))
 
     found, heads = {}, Cost()
     for unit, before, after in zip(net.exits, readings[::2], readings[1::2], strict=True):

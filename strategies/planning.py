@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.slicing import Slice
-from strategies.cost import Cost, CostKind, Task, cost, costs_by_depth
+from models.slicing import Rounding, Slice
+from models.task import Task
+from strategies.cost import NORMABLE, Cost, CostKind, cost, costs_by_depth
 
 
 class PlanError(ValueError):
@@ -79,7 +80,7 @@ def search_splits(
     pair whose cost is closest to its target, then to the deeper one. The last level is whole.
     """
     _check_ratios(ratios)
-    whole = cost(task).of(kind)
+    whole = cost(task, batch=NORMABLE).of(kind)
     splits: list[Split] = []
     for level, ratio in enumerate(ratios[:-1], 1):
         found = _search_level(task, splits, ratio * whole, tolerance, kind, grid)
@@ -139,7 +140,7 @@ def _search_level(
     return found
 
 
-def levels_of(task: Task, splits: Sequence[Split]) -> list[Level]:
+def levels_of(task: Task, splits: Sequence[Split], rounding: Rounding = "floor") -> list[Level]:
     """The levels that splits make; each holds the exits of the levels below on its path."""
     if not splits:
         raise PlanError("no splits: expected one for each level")
@@ -149,8 +150,8 @@ def levels_of(task: Task, splits: Sequence[Split]) -> list[Level]:
     levels = []
     for number, split in enumerate(splits, 1):
         path = {lower.depth for lower in splits[:number] if lower.depth <= split.depth}
-        held = Slice(width=split.width, exits=tuple(sorted(path)))
-        counted = Slice(width=split.width) if split.depth == task.units else held
+        held = Slice(width=split.width, exits=tuple(sorted(path)), rounding=rounding)
+        counted = replace(held, exits=None) if split.depth == task.units else held
         levels.append(Level(number, split, held, counted, cost(task, counted)))
     return levels
 

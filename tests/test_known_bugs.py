@@ -1,6 +1,8 @@
-"""Bugs seen in public code for slicing and averaging, and the proof that they cannot happen here."""
+"""Bugs that public code has in slicing and averaging, each with the proof that ours has not."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor
 
-from models import Slice, SliceError, SliceMap, SlicedNetwork, Window, build, extract, slice_map
+from models import Slice, SlicedNetwork, SliceError, SliceMap, Window, build, extract, slice_map
 from strategies.aggregation import NestedMean
 from tests.networks import Attention, Dense
 
@@ -97,7 +99,7 @@ def test_6_every_tensor_sent_gets_a_gradient(held: Slice) -> None:
 
 def test_8_no_pre_trained_weight_is_dropped() -> None:
     pretrained = torchvision.models.resnet18(num_classes=10).state_dict()
-    options = {"stem": "imagenet", "norm": "bn-running"}
+    options: dict[str, Any] = {"stem": "imagenet", "norm": "bn-running"}
     full = build("resnet18", 10, **options)
     full.load_state_dict(pretrained)
     half = build("resnet18", 10, slice=Slice(width=0.5), **options)

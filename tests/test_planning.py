@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from models import Slice
-from strategies.cost import Cost, Task, cost, costs_by_depth
+from models.task import Task
+from strategies.cost import Cost, cost, costs_by_depth
 from strategies.planning import (
     Grid,
     PlanError,
@@ -81,8 +84,8 @@ def test_no_pair_within_tolerance_is_better_balanced() -> None:
 
 
 def test_an_infeasible_level_is_named_with_the_closest_split() -> None:
-    closest = r"level 1 of resnet20: no split costs 0.25 of .* 272,474 parameters within 0.0001; the closest is depth \d"
-    with pytest.raises(PlanError, match=closest):
+    error = r"level 1 of resnet20: no split costs 0.25 of .* 272,474 parameters within 0.0001; "
+    with pytest.raises(PlanError, match=error + r"the closest is depth \d, width 0.\d+ at"):
         search_splits(Task("resnet20"), [0.25, 1], tolerance=0.0001)
 
 
@@ -96,11 +99,11 @@ def test_ratios_must_rise_to_one(ratios: list[float]) -> None:
 @pytest.mark.parametrize("kind", ["parameters", "macs", "memory"])
 def test_costs_by_depth_equal_those_of_the_slices_themselves(width: float, kind: str) -> None:
     task = Task("resnet20", options=(("head", "conv"),))
-    costs = costs_by_depth(task, width, (2, 5, 9), kind)  # type: ignore[arg-type]
+    costs = costs_by_depth(task, width, (2, 5, 9), kind)
     for depth in (2, 5):
-        alone = cost(task, Slice(width, exits=(depth,)))
+        alone = cost(task, Slice(width, exits=(depth,)), batch=2)
         assert (costs[depth].trunk + costs[depth].head).of(kind) == alone.of(kind)
-    both = cost(task, Slice(width, exits=(2, 5)))
+    both = cost(task, Slice(width, exits=(2, 5)), batch=2)
     path = costs[5].trunk + costs[5].head + costs[2].head
     assert path.of(kind) == both.of(kind)
 
@@ -142,12 +145,16 @@ def test_macs_are_those_of_one_image_whatever_the_batch() -> None:
     assert cost(task, batch=4).memory > 3.7 * cost(task).memory  # all but the norms' statistics
 
 
+def test_images_that_shrink_to_one_pixel_can_be_counted() -> None:
+    assert cost(Task("resnet18", in_channels=1, image_size=8)).parameters == 11_172_810
+
+
 def test_cost_grows_with_width_and_depth() -> None:
     task = Task("resnet20")
     by_width = [cost(task, Slice(width=w)) for w in (0.25, 0.5, 1.0)]
     by_depth = [cost(task, Slice(exits=(d,))) for d in (2, 5, 8)]
     for costs in (by_width, by_depth):
-        for less, more in zip(costs, costs[1:], strict=False):
+        for less, more in pairwise(costs):
             assert less.parameters < more.parameters
             assert less.macs < more.macs
             assert less.memory < more.memory

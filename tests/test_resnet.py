@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import Slice, SliceError, SlicedNetwork, Window, build, extract, names, slice_map
+from models import Slice, SlicedNetwork, SliceError, Window, build, extract, names, slice_map
 from models.layers import NormKind, StaticBatchNorm2d
 from models.slicing import WindowKind
 from tests.networks import randomised, zeros_outside
@@ -85,7 +87,7 @@ WINDOWS: list[WindowKind] = ["prefix", "lower-right", "middle", "random", "rolli
 
 
 def assert_slice_equals_masked_full(
-    name: str, held: Slice, window: Window, full_exits: tuple[int, ...], **options: str
+    name: str, held: Slice, window: Window, full_exits: tuple[int, ...], **options: Any
 ) -> None:
     """Give the slice its part of a full network, and compare with that network masked.
 
@@ -168,7 +170,7 @@ def test_every_parameter_of_a_slice_gets_a_gradient(data: st.DataObject) -> None
     scaler = data.draw(st.sampled_from(["none", "train", "always"]))
     net = build("resnet18", 10, slice=held, norm=norm, scaler=scaler)
     logits = net(torch.randn(8, 3, 16, 16))
-    torch.stack([F.cross_entropy(exit, torch.arange(8)) for exit in logits]).sum().backward()
+    torch.stack([F.cross_entropy(each, torch.arange(8)) for each in logits]).sum().backward()
     idle = [name for name, tensor in net.named_parameters() if tensor.grad is None]
     assert idle == []
 
@@ -215,7 +217,7 @@ def test_batch_norm_without_statistics_has_none_to_send() -> None:
     ],
 )
 def test_an_unknown_option_is_an_error_with_the_choices(
-    options: dict[str, str], message: str
+    options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         build("resnet20", 10, slice=Slice(width=0.5, exits=(3, 9)), **options)

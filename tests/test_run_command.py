@@ -19,13 +19,15 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from nestfl import failure
+from nestfl.cli import app
 from nestfl.display import Lines, display_on
 from nestfl.launcher import Simulation
 from nestfl.processes import members
 from nestfl.progress import Follower, JsonLines, RunState
-from nestfl.run import Choice, Request, run
+from nestfl.run import Choice, Request, choose, run
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FLOWER_DEFAULT_PORT = 39091
@@ -110,7 +112,8 @@ from pathlib import Path
 from nestfl.run import Choice, Request, run
 
 request = Request(sys.argv[3:], workers=1, run_dir=Path(sys.argv[2]), app_dir=Path(sys.argv[1]))
-sys.exit(run(request, choose=lambda overrides: Choice(nodes=3)))
+choice = Choice(nodes=3)
+sys.exit(run(request, lambda overrides: choice, lambda run_dir, console: print("well done")))
 """
 
 
@@ -206,7 +209,7 @@ def test_a_run_ends_well_on_its_own_flower(tiny: TinyApp) -> None:
     assert lines[0] == f"3 simulated clients, run in {tiny.run_dir}"
     assert lines[1].startswith("round 1/2, 3/3 replies, accuracy of level 1: 25.0 %, 1.0 s")
     assert lines[2].startswith("round 2/2, 3/3 replies, accuracy of level 1: 50.0 %, 1.0 s")
-    assert lines[-1].startswith("done in ")
+    assert lines[3:] == ["well done"]
     tiny.assert_nothing_is_left()
 
 
@@ -316,6 +319,32 @@ def test_resume_is_an_absolute_override(tmp_path: Path, monkeypatch: pytest.Monk
     assert Request(["resume=old", "a=1"]).hydra() == f"a=1 resume={tmp_path}/old"
 
 
+def test_a_run_directory_is_new_unless_a_run_goes_on(
+    tiny: TinyApp, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "runs" / "taken"
+    taken.mkdir(parents=True)
+    named = Choice(3, str(tmp_path / "runs"), "taken")
+    assert run(Request(app_dir=tiny.app_dir), choose=lambda overrides: named) == 2
+    assert f"{taken} exists" in capsys.readouterr().err
+    both = Request(run_dir=tiny.run_dir, resume=taken, app_dir=tiny.app_dir)
+    assert run(both, choose=lambda overrides: named) == 2
+    assert "leave out --run-dir or --resume" in capsys.readouterr().err
+
+
+def test_the_fleet_and_the_names_come_from_the_configuration() -> None:
+    choice = choose("fleet=small name=mine output=there")
+    assert (choice.output, choice.name) == ("there", "mine")
+    assert choice.nodes > 0
+    assert choice.label == "heterofl-resnet20-digits"
+
+
+def test_the_command_tells_wrong_overrides_by_its_exit_code() -> None:
+    result = CliRunner().invoke(app, ["run", "model=nosuch"])
+    assert result.exit_code == 2
+    assert "unknown model 'nosuch'; choose from" in result.output
+
+
 def test_workers_are_given_their_cpus() -> None:
     assert Simulation(20, cpus_per_client=2, workers=3).federation_config() == (
         "num-supernodes=20 client-resources-num-cpus=2 client-resources-num-gpus=0.0 "
@@ -396,7 +425,7 @@ def test_progress_is_shown(tmp_path: Path, terminal: bool) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=terminal, width=100)
     follower = Follower(tmp_path)
-    clients = {"sampled": 10, "replied": 8, "refused": 1, "failed": 1}
+    clients = {"sampled": 10, "replied": 8, "refused": {"NaN": 1}, "failed": 1}
     levels = {"1": {"accuracy": 0.912}, "2": {"accuracy": 0.95}}
     events = [
         {"event": "start", "rounds": 4, "levels": 2, "nodes": 20},

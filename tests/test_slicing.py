@@ -24,7 +24,8 @@ windows = st.builds(
 
 
 def kept(index: Index, n: int) -> list[int]:
-    return np.arange(n)[index].tolist()
+    positions: list[int] = np.arange(n)[index].tolist()
+    return positions
 
 
 @pytest.mark.parametrize(

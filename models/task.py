@@ -1,0 +1,36 @@
+"""What a network is for: its name, and the data it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.registry import SlicedNetwork, build, family
+from models.slicing import Slice
+
+
+@dataclass(frozen=True)
+class Task:
+    """A full network and the shape of its data: all that a slice needs besides itself."""
+
+    model: str
+    num_classes: int = 10
+    in_channels: int = 3
+    image_size: int = 32
+    options: tuple[tuple[str, Any], ...] = ()
+    """The family's own options, as pairs: a task is a cache's key."""
+
+    @property
+    def units(self) -> int:
+        return family(self.model).units
+
+    def build(self, slice: Slice, device: str = "cpu") -> SlicedNetwork:
+        options = dict(self.options)
+        return build(self.model, self.num_classes, self.in_channels, slice, device, **options)
+
+    def input(self, batch: int, device: str = "cpu") -> Tensor:
+        size = self.image_size
+        return torch.zeros(batch, self.in_channels, size, size, device=device)

@@ -1,0 +1,1 @@
+"""What the server runs: its configuration, the rounds, and the record of a run."""

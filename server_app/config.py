@@ -1,0 +1,189 @@
+"""The configuration: composed by Hydra from conf/ and overrides, kept with a run as YAML.
+
+`compose("strategy=heterofl model=resnet20 train.lr=0.05")`. Overrides are split as a shell does.
+With `resume=PATH` the settings are those the run was started with, and overrides change them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from server_app.settings import Config
+from server_app.typed import EXTRA, ConfigError, build, reject_unknown
+
+__all__ = ["Config", "ConfigError", "choices", "compose", "dump", "groups", "load", "run_directory"]
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+CONFIG_FILE = "config.yaml"
+"""The resolved configuration's name in a run directory."""
+
+
+def compose(overrides: str | Iterable[str] = "") -> Config:
+    """The configuration that overrides make, or a `ConfigError` that says which one is wrong."""
+    parsed = [_parse(text) for text in _split(overrides)]
+    chosen = [override for override in parsed if override.key in groups()]
+    changed = [override for override in parsed if override.key not in groups()]
+    resumed = [override.value for override in changed if override.key == "resume"]
+    if resumed and resumed[-1] is not None:
+        base = _saved(str(resumed[-1]), chosen)
+    else:
+        base = _composed(chosen)
+    for override in changed:
+        _check_key(base, override.key)
+        _set(base, override)
+    return build(Config, _plain(base))
+
+
+def groups() -> list[str]:
+    """What can be chosen by name: the folders of conf/."""
+    return sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
+
+
+def choices(group: str) -> list[str]:
+    """The names that a group can be set to; files with a leading underscore are parts of others."""
+    files = (CONF / group).glob("*.yaml")
+    return sorted(file.stem for file in files if not file.stem.startswith("_"))
+
+
+def dump(config: Config) -> str:
+    """The configuration as YAML, which `load` reads back equal."""
+    values = asdict(config)
+    for group in ("model", "strategy"):
+        values[group] |= values[group].pop(EXTRA)
+    for name, value in values["strategy"].copy().items():
+        if value is None:
+            del values["strategy"][name]
+    return OmegaConf.to_yaml(OmegaConf.create(_lists(values)))
+
+
+def load(file: Path) -> Config:
+    """The configuration that a run was started with."""
+    return build(Config, _plain(_read(file)))
+
+
+def run_directory(path: Path) -> Path:
+    """The directory of the run that a checkpoint, their folder or the directory itself is of."""
+    for folder in (path, *path.resolve().parents[:2]):
+        if (folder / CONFIG_FILE).is_file():
+            return folder
+    raise ConfigError(f"resume: {path} is no run directory and in none (no {CONFIG_FILE})")
+
+
+@dataclass(frozen=True)
+class _Override:
+    key: str
+    value: Any
+
+
+def _split(overrides: str | Iterable[str]) -> list[str]:
+    if not isinstance(overrides, str):
+        return list(overrides)
+    try:
+        return shlex.split(overrides)
+    except ValueError as error:
+        raise ConfigError(f"cannot read the overrides {overrides}: {error}") from error
+
+
+def _parse(text: str) -> _Override:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{text!r} is no override: expected key=value, without spaces")
+    if key[0] in "+~":
+        raise ConfigError(f"{text!r}: keys cannot be added or removed; give key=value")
+    if key in groups():
+        return _Override(key, _checked_choice(key, value))
+    return _Override(key, _parse_value(key, value))
+
+
+def _checked_choice(group: str, name: str) -> str:
+    offered = choices(group)
+    if name not in offered:
+        raise ConfigError(f"unknown {group} {name!r}; choose from {', '.join(offered)}")
+    return name
+
+
+def _parse_value(key: str, text: str) -> Any:
+    """Hydra's reading of a value; a text that its grammar has no place for is a plain text."""
+    try:
+        override = OverridesParser.create().parse_override(f"value={text}")
+        if not override.is_sweep_override():
+            return override.value()
+    except HydraException as error:
+        if text[0] in "[{":
+            raise ConfigError(f"{key}: cannot read the value {text!r}") from error
+    return text
+
+
+def _composed(chosen: list[_Override]) -> DictConfig:
+    names = {override.key: override.value for override in chosen}  # the last of each group
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return hydra_compose("config", [f"{group}={name}" for group, name in names.items()])
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(f"conf/ cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _saved(resume: str, chosen: list[_Override]) -> DictConfig:
+    for override in chosen:
+        raise ConfigError(
+            f"{override.key}={override.value} with resume={resume}: "
+            f"a run goes on with its own {override.key}; leave it out"
+        )
+    return _read(run_directory(Path(resume)) / CONFIG_FILE)
+
+
+def _read(file: Path) -> DictConfig:
+    try:
+        config = OmegaConf.load(file)
+    except (OSError, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(config, DictConfig):
+        raise ConfigError(f"{file} holds no configuration")
+    return config
+
+
+def _check_key(config: DictConfig, key: str) -> None:
+    node: Any = config
+    path: list[str] = []
+    for name in key.split("."):
+        if not isinstance(node, DictConfig):
+            raise ConfigError(f"no key {key!r}: {'.'.join(path)} is a single value")
+        reject_unknown(".".join(path), {name: None}, [str(known) for known in node])
+        node = node._get_node(name)
+        path.append(name)
+    if isinstance(node, DictConfig):
+        first = str(next(iter(node)))
+        raise ConfigError(f"{key}: set its keys one by one, {key}.{first}=...")
+
+
+def _set(config: DictConfig, override: _Override) -> None:
+    try:
+        OmegaConf.update(config, override.key, override.value)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{override.key}: cannot read the value {override.value!r}") from error
+
+
+def _plain(config: DictConfig) -> Mapping[str, Any]:
+    try:
+        values: Any = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+    return {str(key): value for key, value in values.items()}
+
+
+def _lists(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _lists(item) for key, item in value.items()}
+    return [_lists(item) for item in value] if isinstance(value, (list, tuple)) else value

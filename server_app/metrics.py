@@ -1,0 +1,96 @@
+"""What is measured in a round: a line of metrics.jsonl.
+
+    {"round": 3, "seconds": 4.1, "bytes": {"down": 900, "up": 900}, "train": {"loss": 0.4},
+     "clients": {"sampled": 4, "replied": 3, "refused": {"non-finite": 1}, "failed": {}},
+     "levels": {"1": {"exits": {"6": {"accuracy": 0.9, "loss": 0.3}}, "accuracy": 0.9}},
+     "worst": 0.9, "mean": 0.9, "local": 0.92, "global": 0.91}
+
+All but the round may be absent. Accuracies are shares.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+
+class ExitMetrics(TypedDict, total=False):
+    accuracy: float
+    loss: float
+
+
+# The functional form, because `global` is a word of Python's.
+LevelMetrics = TypedDict(
+    "LevelMetrics",
+    {
+        "exits": dict[str, ExitMetrics],  # by the unit that the exit follows
+        "accuracy": float,  # of the level's own answer, its last exit
+        "local": float,  # mean over the level's clients of their own model on their own test part
+        "global": float,  # the same of the full model
+    },
+    total=False,
+)
+
+
+class ClientCounts(TypedDict, total=False):
+    sampled: int
+    replied: int
+    refused: dict[str, int]  # by reason
+    failed: dict[str, int]  # by reason
+
+
+class Traffic(TypedDict, total=False):
+    down: int  # bytes to the clients
+    up: int
+
+
+RoundMetrics = TypedDict(
+    "RoundMetrics",
+    {
+        "round": int,  # from 1
+        "seconds": float,
+        "clients": ClientCounts,
+        "bytes": Traffic,
+        "train": dict[str, float],  # "loss" and whatever else the clients report, their mean
+        "levels": dict[str, LevelMetrics],  # by the level's number, from "1", the smallest
+        "worst": float,  # accuracy over the levels
+        "mean": float,
+        "local": float,  # over all clients
+        "global": float,
+    },
+    total=False,
+)
+
+
+def read_metrics(file: Path) -> list[RoundMetrics]:
+    """The lines of metrics.jsonl; a last line that a kill cut short is left out."""
+    if not file.exists():
+        return []
+    *lines, _cut_short = file.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines]
+
+
+def to_line(metrics: RoundMetrics) -> str:
+    """A round as a line of metrics.jsonl."""
+    return json.dumps(finite(metrics), allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """The value with null for what JSON has no number for: a diverged loss is no number."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers but the round's own, under names such as levels/1/accuracy."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, (int, float)) and key != "round":
+            yield prefix + key, value

@@ -1,0 +1,124 @@
+"""A run's directory: what it was asked to do, what came of it, and how to go on.
+
+runs/20260131-120000-heterofl-resnet20-digits/
+    config.yaml       the resolved configuration
+    metrics.jsonl     one line a round, as metrics.RoundMetrics says
+    checkpoints/      the newest few (checkpoint.py)
+    tensorboard/      the same numbers as events
+    summary.json      the end of it (summary.py)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from server_app import checkpoint
+from server_app.config import CONFIG_FILE, Config, ConfigError, dump, run_directory
+from server_app.files import write_text
+from server_app.metrics import RoundMetrics, finite, numbers, read_metrics, to_line
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class RunRecord:
+    """Writes a run's directory, so that a kill at any moment loses one round's line at most."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
+        self.checkpoints = self.directory / checkpoint.FOLDER
+        self.metrics_file = self.directory / "metrics.jsonl"
+        self.summary_file = self.directory / "summary.json"
+        self.tensorboard = self.directory / "tensorboard"
+        self._lines: IO[bytes] | None = None
+        self._events: SummaryWriter | None = None
+
+    @classmethod
+    def create(cls, config: Config) -> Self:
+        """A new directory for a run; never another run's."""
+        record = cls(_new_directory(config))
+        write_text(record.directory / CONFIG_FILE, dump(config))
+        return record
+
+    @classmethod
+    def resume(cls, config: Config, start: checkpoint.Checkpoint) -> Self:
+        """The directory of the run that the checkpoint is of, as it was after that round.
+
+        A run killed between the checkpoint and the round's line lacks that line: it is taken from
+        the checkpoint's state, if that has it under "metrics".
+        """
+        record = cls(run_directory(start.path))
+        write_text(record.directory / CONFIG_FILE, dump(config))
+        lines = [line for line in read_metrics(record.metrics_file) if line["round"] <= start.round]
+        write_text(record.metrics_file, "".join(map(to_line, lines)))
+        record.summary_file.unlink(missing_ok=True)
+        missed = start.state.get("metrics")
+        if missed and start.round not in {line["round"] for line in lines}:
+            record.append(missed)
+        return record
+
+    def append(self, metrics: RoundMetrics) -> None:
+        """Add a round's line, safe on disk when this returns, and its events."""
+        if self._lines is None:
+            self._lines = self.metrics_file.open("ab")
+        self._lines.write(to_line(metrics).encode())
+        self._lines.flush()
+        os.fsync(self._lines.fileno())
+        self._write_events(metrics)
+
+    def metrics(self) -> list[RoundMetrics]:
+        return read_metrics(self.metrics_file)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary and close."""
+        write_text(self.summary_file, json.dumps(finite(summary), indent=2) + "\n")
+        self.close()
+
+    def close(self) -> None:
+        if self._lines is not None:
+            self._lines.close()
+        if self._events is not None:
+            self._events.close()
+        self._lines = self._events = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write_events(self, metrics: RoundMetrics) -> None:
+        step = metrics["round"]
+        if self._events is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # Events of this step and later, from before a kill, are hidden by `purge_step`.
+            self._events = SummaryWriter(str(self.tensorboard), purge_step=step)
+        for tag, value in numbers(metrics):
+            self._events.add_scalar(tag, value, step)
+        self._events.flush()
+
+
+def _new_directory(config: Config) -> Path:
+    parent = Path(config.output).expanduser()
+    parent.mkdir(parents=True, exist_ok=True)
+    if config.name is not None:
+        names: Iterator[str] = iter([config.name])
+    else:
+        chosen = config.strategy.name, config.model.name, config.dataset.name
+        stem = "-".join((time.strftime("%Y%m%d-%H%M%S"), *chosen))
+        names = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
+    for name in names:
+        try:
+            (parent / name).mkdir()
+        except FileExistsError:
+            continue
+        return parent / name
+    taken = parent / str(config.name)
+    raise ConfigError(f"name: {taken} exists; give another name, or go on with resume={taken}")

@@ -1,0 +1,241 @@
+"""What a run is made of, resolved and checked: conf/ as frozen dataclasses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, Literal
+
+from data.spec import DatasetSpec
+
+AssignKind = Literal["tier", "budget", "smallest"]
+ChannelsLast = Literal["auto", "on", "off"]
+CostKind = Literal["parameters", "macs", "memory"]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Objective = Literal["cross-entropy", "masked-cross-entropy"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Rounding = Literal["floor", "ceil"]
+Schedule = Literal["constant", "step", "cosine"]
+Weighting = Literal["uniform", "examples"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A registered network, and the options that its family takes."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        chosen = {key: value for key, value in self.options.items() if value is not None}
+        object.__setattr__(self, "options", chosen)
+
+    def check(self, data: DatasetSpec) -> None:
+        """Raise `ValueError` if there is no such network, by building it without memory."""
+        from models import Slice, build, family
+
+        facts = data.facts
+        everything = Slice(exits=tuple(range(1, family(self.name).units + 1)))
+        sizes = facts.num_classes, facts.in_channels
+        build(self.name, *sizes, slice=everything, device="meta", **self.options)
+
+
+@dataclass(frozen=True)
+class StrategyConfig:
+    """A method, the levels it trains, and whatever else its file in conf/strategy says."""
+
+    name: str
+    widths: tuple[float, ...] | None = None
+    """Share of the channels that each level keeps, the smallest first."""
+    ratios: tuple[float, ...] | None = None
+    """What each level may cost, as a share of the full model, the smallest first."""
+    cost: CostKind = "parameters"
+    tolerance: float = 0.1
+    rounding: Rounding = "floor"
+    assign: AssignKind = "tier"
+    objective: Objective = "cross-entropy"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.widths is not None and self.ratios is not None:
+            raise ValueError("expected one of widths and ratios, got both")
+        for name in ("widths", "ratios"):
+            shares = getattr(self, name)
+            if shares is not None and not _rises_to_one(shares):
+                raise ValueError(
+                    f"{name} are {list(shares)}: expected to rise from above 0 to 1, the full model"
+                )
+        _check_least(self, 0, "tolerance")
+
+    @property
+    def levels(self) -> int | None:
+        """How many levels there are, where the file says so."""
+        shares = self.widths or self.ratios
+        return len(shares) if shares else None
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Clients of one kind."""
+
+    budget: float
+    """What they can hold, as a share of the full model's cost."""
+    clients: int
+
+
+@dataclass(frozen=True)
+class FleetConfig:
+    """The clients, and what each can hold."""
+
+    clients: int
+    budgets: tuple[float, ...]
+    shares: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _check_least(self, 1, "clients")
+        if not _rises_to_one((*self.budgets, 1.0)):
+            raise ValueError(
+                f"budgets are {list(self.budgets)}: expected to rise from above 0 to 1"
+            )
+        if len(self.shares) != len(self.budgets):
+            raise ValueError(f"{len(self.shares)} shares, but {len(self.budgets)} budgets")
+        if min(self.shares) < 0 or sum(self.shares) == 0:
+            raise ValueError(f"shares are {list(self.shares)}: expected 0 or more, not all 0")
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The clients divided by the shares, to within one client."""
+        total = sum(self.shares)
+        ends = [round(self.clients * end / total) for end in accumulate(self.shares)]
+        counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        return tuple(Tier(b, n) for b, n in zip(self.budgets, counts, strict=True))
+
+    def tier_of(self, client: int) -> int:
+        """The tier of a client, counted from 0: the first clients are the smallest."""
+        ends = accumulate(tier.clients for tier in self.tiers)
+        return next(tier for tier, end in enumerate(ends) if client < end)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a client trains: client_app's TrainSettings, but for the number of rounds."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    momentum: float
+    weight_decay: float
+    nesterov: bool
+    schedule: Schedule
+    milestones: tuple[int, ...]
+    gamma: float
+    clip: float
+    augment: bool
+    device: Device
+    precision: Precision
+    channels_last: ChannelsLast
+    compile: bool
+
+    def __post_init__(self) -> None:
+        _check_least(self, 1, "epochs", "batch_size")
+        _check_least(self, 0, "momentum", "weight_decay", "clip")
+        for name in ("lr", "gamma"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected above 0")
+        if self.momentum >= 1:
+            raise ValueError(f"momentum is {self.momentum}: expected less than 1")
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise ValueError(f"milestones are {list(self.milestones)}: expected to rise")
+        if self.schedule == "step" and not self.milestones:
+            raise ValueError("schedule step needs milestones")
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov needs a momentum above 0")
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Rounds between evaluations on the server, and on the clients; 0 is after the last alone."""
+
+    every: int
+    clients_every: int
+
+    def __post_init__(self) -> None:
+        _check_least(self, 0, "every", "clients_every")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """Rounds between checkpoints, and how many are kept."""
+
+    every: int
+    keep: int
+
+    def __post_init__(self) -> None:
+        _check_least(self, 1, "every", "keep")
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that a run depends on."""
+
+    model: ModelConfig
+    dataset: DatasetSpec
+    strategy: StrategyConfig
+    fleet: FleetConfig
+    train: TrainConfig
+    evaluate: EvaluateConfig
+    checkpoint: CheckpointConfig
+    seed: int
+    rounds: int
+    clients_per_round: int
+    window: int
+    deadline: float
+    min_replies: float
+    weighting: Weighting
+    output: str
+    name: str | None
+    resume: str | None
+
+    def __post_init__(self) -> None:
+        _check_least(self, 1, "rounds", "clients_per_round", "window")
+        _check_least(self, 0, "seed", "deadline")
+        if not 0 < self.min_replies <= 1:
+            raise ValueError(f"min_replies is {self.min_replies}: expected above 0, to 1")
+        if self.clients_per_round > self.fleet.clients:
+            raise ValueError(
+                f"clients_per_round is {self.clients_per_round}, "
+                f"but the fleet has {self.fleet.clients} clients"
+            )
+        if self.dataset.clients != self.fleet.clients:
+            raise ValueError(
+                f"dataset.clients is {self.dataset.clients}, "
+                f"but the fleet has {self.fleet.clients} clients"
+            )
+        if self.name is not None and not re.fullmatch(r"\w[\w.-]*", self.name):
+            raise ValueError(f"name is {self.name!r}: expected letters, digits, '-', '_' and '.'")
+        self._check_levels()
+        try:
+            self.model.check(self.dataset)
+        except ValueError as error:
+            raise ValueError(f"model: {error}") from error
+
+    def _check_levels(self) -> None:
+        levels, tiers = self.strategy.levels, len(self.fleet.budgets)
+        if levels and levels != tiers and self.strategy.assign == "tier":
+            raise ValueError(
+                f"strategy {self.strategy.name} has {levels} levels, but the fleet {tiers} tiers; "
+                "make them as many, or set strategy.assign=budget"
+            )
+
+
+def _rises_to_one(shares: tuple[float, ...]) -> bool:
+    return bool(shares) and list(shares) == sorted(shares) and shares[0] > 0 and shares[-1] == 1
+
+
+def _check_least(settings: object, least: int, *names: str) -> None:
+    for name in names:
+        if getattr(settings, name) < least:
+            expected = f"at least {least}" if least else "0 or more"
+            raise ValueError(f"{name} is {getattr(settings, name)}: expected {expected}")

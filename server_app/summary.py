@@ -1,0 +1,105 @@
+"""The end of a run: its metrics in short, as a table on the terminal and for summary.json."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from server_app.metrics import RoundMetrics
+from server_app.record import RunRecord
+
+PLAIN_WIDTH = 120
+"""Columns where there is no terminal to ask."""
+
+
+def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
+    """Sums over all rounds, and the newest value of each score."""
+    clients: list[Any] = [line.get("clients", {}) for line in lines]
+    summary: dict[str, Any] = {
+        "rounds": lines[-1]["round"] if lines else 0,
+        "seconds": sum(line.get("seconds", 0.0) for line in lines),
+        "bytes": _added(dict(line.get("bytes", {})) for line in lines),
+        "clients": {
+            "sampled": sum(counts.get("sampled", 0) for counts in clients),
+            "replied": sum(counts.get("replied", 0) for counts in clients),
+            "refused": _added(counts.get("refused", {}) for counts in clients),
+            "failed": _added(counts.get("failed", {}) for counts in clients),
+        },
+        "levels": {},
+    }
+    for line in lines:
+        for score in ("worst", "mean", "local", "global"):
+            if line.get(score) is not None:
+                summary[score] = line[score]
+        for level, metrics in line.get("levels", {}).items():
+            summary["levels"].setdefault(level, {}).update(metrics)
+    return summary
+
+
+def show(record: RunRecord, summary: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print the table and where everything is; without colours and frames for a file or a pipe."""
+    console = console or Console()
+    if not console.is_terminal:
+        console = Console(file=console.file, width=PLAIN_WIDTH, color_system=None)
+    if summary["levels"]:
+        console.print(_table(summary["levels"], plain=not console.is_terminal))
+    for line in _totals(summary):
+        console.print(line, highlight=False, markup=False)
+    for what, path in {
+        "run": record.directory,
+        "metrics": record.metrics_file,
+        "checkpoints": record.checkpoints,
+        "tensorboard": record.tensorboard,
+    }.items():
+        if path.exists():
+            console.print(f"{what + ':':13}{path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(levels: Mapping[str, Any], plain: bool) -> Table:
+    exits = sorted({unit for level in levels.values() for unit in level.get("exits", {})}, key=int)
+    on_clients = [score for score in ("local", "global") if _any_has(levels, score)]
+    table = Table(box=None if plain else box.SIMPLE_HEAD)
+    for column in ("level", *(f"exit {unit}" for unit in exits), "accuracy", *on_clients):
+        table.add_column(column, justify="right")
+    for number in sorted(levels, key=int):
+        level = levels[number]
+        by_exit = [level.get("exits", {}).get(unit, {}).get("accuracy") for unit in exits]
+        scores = [level.get(score) for score in ("accuracy", *on_clients)]
+        table.add_row(number, *map(_percent, by_exit), *map(_percent, scores))
+    return table
+
+
+def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
+    names = [name for name in ("worst", "mean", "local", "global") if name in summary]
+    if names:
+        yield "accuracy:    " + ", ".join(f"{name} {_percent(summary[name])}" for name in names)
+    clients, traffic = summary["clients"], summary["bytes"]
+    yield f"time:        {summary['rounds']} rounds in {summary['seconds']:.1f} s"
+    yield f"bytes:       {decimal(traffic.get('down', 0))} down, {decimal(traffic.get('up', 0))} up"
+    lost = [
+        f"{count} {what} ({reason})"
+        for what in ("refused", "failed")
+        for reason, count in clients[what].items()
+    ]
+    yield ", ".join([f"replies:     {clients['replied']} of {clients['sampled']}", *lost])
+
+
+def _any_has(levels: Mapping[str, Any], score: str) -> bool:
+    return any(level.get(score) is not None for level in levels.values())
+
+
+def _added(counts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.2%}"

@@ -1,0 +1,98 @@
+"""Frozen dataclasses from plain values, with errors that name the key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Settings = TypeVar("Settings")
+EXTRA = "options"
+"""The field, if a dataclass has it, that takes the keys which are no fields."""
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run, in one sentence that names the key."""
+
+
+def build(cls: type[Settings], values: Mapping[str, Any], path: str = "") -> Settings:
+    """A dataclass of checked values; `path` is the key that holds it."""
+    hints = get_type_hints(cls)
+    values = _gather_extra(hints, values)
+    reject_unknown(path, values, list(hints))
+    given = {
+        name: _checked(hints[name], value, f"{path}.{name}" if path else name)
+        for name, value in values.items()
+    }
+    for field in fields(cls):  # type: ignore[arg-type]
+        optional = field.default is not MISSING or field.default_factory is not MISSING
+        if field.name not in given and not optional:
+            raise ConfigError(f"{f'{path}.' if path else ''}{field.name} is missing")
+    try:
+        return cls(**given)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}" if path else str(error)) from error
+
+
+def reject_unknown(path: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise for the first key that is not known, with those that are."""
+    for name in given:
+        if name not in known:
+            where = f" in {path}" if path else ""
+            raise ConfigError(f"no key {name!r}{where}; choose from {', '.join(sorted(known))}")
+
+
+def _gather_extra(hints: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    if EXTRA not in hints:
+        return values
+    fixed = {name: value for name, value in values.items() if name in hints and name != EXTRA}
+    extra = {name: value for name, value in values.items() if name not in hints}
+    return fixed | {EXTRA: extra}
+
+
+def _checked(hint: Any, value: Any, path: str) -> Any:
+    if get_origin(hint) in (Union, UnionType):
+        if value is None and NoneType in get_args(hint):
+            return None
+        (hint,) = (choice for choice in get_args(hint) if choice is not NoneType)
+    if is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{path}: expected settings, got {value!r}")
+        return build(hint, value, path)  # type: ignore[arg-type]
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            choices = ", ".join(get_args(hint))
+            raise ConfigError(f"unknown {path} {value!r}; choose from {choices}")
+        return value
+    if get_origin(hint) is tuple:
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise ConfigError(f"{path}: expected a list such as [1,2], got {value!r}")
+        return tuple(_checked(get_args(hint)[0], item, path) for item in value)
+    if hint in _SCALARS:
+        return _scalar(hint, value, path)
+    return value
+
+
+def _scalar(hint: type, value: Any, path: str) -> Any:
+    description, fits = _SCALARS[hint]
+    if not fits(value):
+        raise ConfigError(f"{path}: expected {description}, got {value!r}")
+    return hint(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+_SCALARS: dict[type, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("a whole number", _is_whole),
+    float: ("a number", _is_finite),
+    str: ("text", lambda value: isinstance(value, str) or _is_whole(value)),
+}

@@ -1,0 +1,105 @@
+"""`nestfl plan`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nestfl.cli import app
+
+
+def plan(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["plan", "--model", "resnet20", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_installed_command_prints_the_published_table() -> None:
+    command = [str(Path(sys.executable).with_name("nestfl")), "plan", "--model", "resnet110"]
+    splits = ["--splits", "2/3:.7,.78:.7,48:.75,1.0:1"]
+    done = subprocess.run([*command, *splits], capture_output=True, text=True, check=True)
+    rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if line.startswith("│")]
+    table = [[cell.strip() for cell in row] for row in rows]
+    assert [row[:6] for row in table] == [
+        ["1", "36/54 0.67", "0.70", "0.210 M", "83.44 M", "0.121"],
+        ["2", "42/54 0.78", "0.70", "0.466 M", "99.68 M", "0.269"],
+        ["3", "48/54 0.89", "0.75", "0.867 M", "138.50 M", "0.501"],
+        ["4", "54/54 1.00", "1.00", "1.731 M", "253.15 M", "1.000"],
+    ]
+    assert all(float(row[7].removesuffix(" ms")) > 0 for row in table)
+
+
+def test_json_holds_the_plan_and_the_latencies() -> None:
+    code, out, _ = plan("--levels", "3", "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["model"] == "resnet20"
+    assert [level["level"] for level in answer["levels"]] == [1, 2, 3]
+    assert answer["levels"][-1]["parameters"] == 272_474
+    assert answer["levels"][-1]["parameters_with_exits"] > 272_474
+    assert all(level["latency_ms"] > 0 for level in answer["levels"])
+    for level, ratio in zip(answer["levels"], (0.25, 0.5, 1), strict=True):
+        assert abs(level["share"] / ratio - 1) <= 0.1
+
+
+def test_width_alone_is_a_given_split_at_full_depth() -> None:
+    _, out, _ = plan("--splits", "1.0:.5,1.0:1", "--json", "--no-latency")
+    half, whole = json.loads(out)["levels"]
+    assert half["exits"] == whole["exits"] == [9]
+    assert half["parameters"] == half["parameters_with_exits"]
+
+
+def test_budgets_become_levels_and_clients_are_told_theirs() -> None:
+    code, out, _ = plan("--budgets", "70e3,71e3,140e3,145e3,300e3", "--no-latency")
+    assert code == 0
+    assert "Levels of the clients: 1, 1, 2, 2, 3" in out
+
+
+def test_options_reach_the_model() -> None:
+    pool = plan("--splits", "5:1,9:1", "--option", "head=pool", "--json", "--no-latency")[1]
+    conv = plan("--splits", "5:1,9:1", "--option", "head=conv", "--json", "--no-latency")[1]
+    pooled, convolved = (json.loads(out)["levels"][0]["parameters"] for out in (pool, conv))
+    assert convolved - pooled == 3 * (32 * 32 * 9 + 2 * 32)
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "levels.png"
+    code, _, _ = plan("--splits", "3:.5,9:1", "--no-latency", "--plot", str(picture))
+    assert code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "vgg"], "unknown model 'vgg'; choose from resnet110"),
+        (["--cost", "flops"], "unknown cost 'flops'; choose from parameters, macs, memory"),
+        (["--ratios", "1,.5"], "expected to rise from above 0 to 1"),
+        (["--ratios", ".5,x,1"], "'x' is not a number"),
+        (["--ratios", ".5,1", "--splits", "3:.5,9:1"], "one of --ratios, --budgets and --splits"),
+        (["--splits", "3"], "split '3': expected DEPTH:WIDTH"),
+        (["--splits", "3:0,9:1"], "width 0.0 is not a share"),
+        (["--splits", "12:.5,9:1"], "depth 12: resnet20 has units 1 to 9"),
+        (["--levels", "0"], "0 levels: expected at least 1"),
+        (["--tolerance", "0.0001"], "no split costs 0.125 of the full model's 272,474 parameters"),
+        (["--tolerance", "-1"], "tolerance -1.0: expected 0 or more"),
+        (["--classes", "0"], "classes 0: expected at least 1"),
+        (["--width-step", "0"], "width step 0.0: expected 0 < step <= 1"),
+        (["--depth-grid", "0"], "depth grid 0: expected at least 1"),
+        (["--option", "head"], "option 'head': expected NAME=VALUE"),
+        (["--option", "depth=3"], "unknown option 'depth' of resnet20"),
+        (["--splits", "9:1", "--plot", "no/such/folder/p.png"], "No such file or directory"),
+        (["--splits", "9:1", "--plot", "picture.xyz"], "Format 'xyz' is not supported"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments: list[str], message: str) -> None:
+    code, out, err = plan("--no-latency", *arguments)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.startswith("nestfl plan: ")
+    assert err.count("\n") == 1
