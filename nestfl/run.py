@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -92,7 +93,7 @@ def run(
     try:
         check_app(request.app_dir)
         choice = choose(request.hydra())
-        run_dir = _run_dir(request, choice)
+        run_dir, log = _places(request, choice)
         simulation = Simulation(
             request.nodes if request.nodes is not None else choice.nodes,
             request.cpus_per_client,
@@ -104,7 +105,7 @@ def run(
         return 2
     if not request.quiet:
         console.out(f"{simulation.nodes} simulated clients, run in {run_dir}", highlight=False)
-    code = _Run(request, run_dir, simulation, console, errors).finish()
+    code = _Run(request, run_dir, log, simulation, console, errors).finish()
     if code == 0:
         show(run_dir, console)
     return code
@@ -114,6 +115,7 @@ def run(
 class _Run:
     request: Request
     run_dir: Path
+    log: Path
     simulation: Simulation
     console: Console
     errors: Console
@@ -123,7 +125,7 @@ class _Run:
         follower = Follower(self.run_dir)
         summary = _version(self.run_dir / SUMMARY_FILE)
         try:
-            with stop_request() as stop:
+            with stop_request() as stop, self._log_kept():
                 self._follow(follower, stop)
         except Stopped as stopped:
             self._say_stopped(follower.state)
@@ -141,20 +143,29 @@ class _Run:
         config: dict[str, str | bool] = {
             "hydra": self.request.hydra(),
             "run-dir": str(self.run_dir),
-            "quiet": self.request.quiet,
         }
-        log = self.run_dir / LOG_FILE
         with (
             display_on(self.console, self.request.quiet) as display,
-            flower_run(self.request.app_dir, config, self.simulation, log, stop.check) as flower,
+            flower_run(
+                self.request.app_dir, config, self.simulation, self.log, stop.check
+            ) as flower,
         ):
             follower.follow(display, lambda: _is_running(flower, stop))
 
+    @contextmanager
+    def _log_kept(self) -> Iterator[None]:
+        """Afterwards the log is in the run's directory, if the server has come to make it."""
+        try:
+            yield
+        finally:
+            if self.run_dir.is_dir():
+                self.log = self.log.replace(self.run_dir / LOG_FILE)
+
     def _say_failed(self, state: RunState) -> None:
-        log = self.run_dir / LOG_FILE
-        lines = [state.reason] if state.reason else failure.reason(log.read_text(errors="replace"))
+        log = self.log.read_text(errors="replace")
+        lines = state.reason.splitlines() if state.reason else failure.reason(log)
         self.errors.out(f"nestfl run: the run failed{_after(state)}", highlight=False)
-        for line in [*lines, f"The full log: {log}", *_how_to_resume(self.run_dir)]:
+        for line in [*lines, f"The full log: {self.log}", *_how_to_resume(self.run_dir)]:
             self.errors.out(f"  {line}", highlight=False)
 
     def _say_stopped(self, state: RunState) -> None:
@@ -167,36 +178,34 @@ def _is_running(flower: Popen[bytes], stop: StopRequest) -> bool:
     return flower.poll() is None
 
 
-def _run_dir(request: Request, choice: Choice) -> Path:
-    """The directory asked for, that of the run which goes on, or a new one."""
+def _places(request: Request, choice: Choice) -> tuple[Path, Path]:
+    """The run's directory, which a new run's server makes itself, and the log."""
     resume = request.resume_path()
     if resume is not None:
         if request.run_dir is not None:
             raise ValueError("a run goes on in its own directory: leave out --run-dir or --resume")
         homes = (resume, *resume.parents[:2])
-        return next((home for home in homes if (home / "config.yaml").is_file()), resume)
-    if request.run_dir is not None:
-        run_dir = request.run_dir.expanduser().absolute()
-        run_dir.mkdir(parents=True, exist_ok=True)
-        return run_dir
-    return _new_directory(Path(choice.output).expanduser().absolute(), choice)
-
-
-def _new_directory(output: Path, choice: Choice) -> Path:
-    output.mkdir(parents=True, exist_ok=True)
-    stem = choice.name or f"{time.strftime('%Y%m%d-%H%M%S')}-{choice.label}"
+        run_dir = next((home for home in homes if (home / "config.yaml").is_file()), resume)
+        return run_dir, run_dir / LOG_FILE
+    output = Path(choice.output).expanduser().absolute()
+    if request.run_dir is not None or choice.name is not None:
+        given = request.run_dir or output / str(choice.name)
+        return _reserve(given.expanduser().absolute())
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{choice.label}"
     for number in count(1):
-        run_dir = output / (stem if number == 1 else f"{stem}-{number}")
-        try:
-            run_dir.mkdir()
-        except FileExistsError:
-            if choice.name is not None:
-                raise ValueError(
-                    f"{run_dir} exists; give another name, or go on with --resume {run_dir}"
-                ) from None
-        else:
-            break
-    return run_dir
+        with suppress(FileExistsError):
+            return _reserve(output / (stem if number == 1 else f"{stem}-{number}"))
+    raise AssertionError("unreachable")
+
+
+def _reserve(run_dir: Path) -> tuple[Path, Path]:
+    """Take a name that no other run has, by making its log beside it."""
+    log = run_dir.with_name(f"{run_dir.name}.log")
+    if run_dir.exists() or log.exists():
+        raise FileExistsError(f"{run_dir} exists; give another, or go on with --resume {run_dir}")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.touch(exist_ok=False)
+    return run_dir, log
 
 
 def _how_to_resume(run_dir: Path) -> list[str]:

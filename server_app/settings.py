@@ -9,15 +9,12 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from data.spec import DatasetSpec
+from protocol.settings import TrainSettings
 
 AssignKind = Literal["tier", "budget", "smallest"]
-ChannelsLast = Literal["auto", "on", "off"]
 CostKind = Literal["parameters", "macs", "memory"]
-Device = Literal["auto", "cpu", "cuda", "mps"]
 Objective = Literal["cross-entropy", "masked-cross-entropy"]
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Rounding = Literal["floor", "ceil"]
-Schedule = Literal["constant", "step", "cosine"]
 Weighting = Literal["uniform", "examples"]
 
 
@@ -119,42 +116,6 @@ class FleetConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """How a client trains: client_app's TrainSettings, but for the number of rounds."""
-
-    epochs: int
-    batch_size: int
-    lr: float
-    momentum: float
-    weight_decay: float
-    nesterov: bool
-    schedule: Schedule
-    milestones: tuple[int, ...]
-    gamma: float
-    clip: float
-    augment: bool
-    device: Device
-    precision: Precision
-    channels_last: ChannelsLast
-    compile: bool
-
-    def __post_init__(self) -> None:
-        _check_least(self, 1, "epochs", "batch_size")
-        _check_least(self, 0, "momentum", "weight_decay", "clip")
-        for name in ("lr", "gamma"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected above 0")
-        if self.momentum >= 1:
-            raise ValueError(f"momentum is {self.momentum}: expected less than 1")
-        if list(self.milestones) != sorted(set(self.milestones)):
-            raise ValueError(f"milestones are {list(self.milestones)}: expected to rise")
-        if self.schedule == "step" and not self.milestones:
-            raise ValueError("schedule step needs milestones")
-        if self.nesterov and self.momentum == 0:
-            raise ValueError("nesterov needs a momentum above 0")
-
-
-@dataclass(frozen=True)
 class EvaluateConfig:
     """Rounds between evaluations on the server, and on the clients; 0 is after the last alone."""
 
@@ -184,7 +145,7 @@ class Config:
     dataset: DatasetSpec
     strategy: StrategyConfig
     fleet: FleetConfig
-    train: TrainConfig
+    train: TrainSettings
     evaluate: EvaluateConfig
     checkpoint: CheckpointConfig
     seed: int

@@ -47,7 +47,6 @@ clientapp = "client_app.app:app"
 [tool.flwr.app.config]
 hydra = ""
 run-dir = ""
-quiet = false
 """
 
 CLIENT = """
@@ -74,6 +73,7 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     run_dir = Path(context.run_config["run-dir"])
+    run_dir.mkdir()
 
     def tell(name, record):
         with (run_dir / name).open("a") as file:
@@ -228,8 +228,6 @@ def test_a_server_that_raises_fails_the_run_and_says_why(tiny: TinyApp) -> None:
 def test_a_server_that_exits_early_fails_the_run_though_flower_calls_it_completed(
     tiny: TinyApp,
 ) -> None:
-    tiny.run_dir.mkdir()
-    (tiny.run_dir / "summary.json").write_text("of a run before")
     code, _, err = tiny.run("exit=3")
     assert code == 1
     assert "the run failed" in err

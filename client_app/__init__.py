@@ -1,0 +1,10 @@
+"""What runs on a device: the ClientApp, local training of one slice, and the device's budget."""
+
+import os
+import sys
+from pathlib import Path
+
+if Path(sys.argv[0]).name == "flwr-simulation":
+    # Ray puts this process's directory first on its workers' path: were it not this app's, clients
+    # would be loaded from whatever checkout the SuperLink was started in, without a word.
+    os.chdir(Path(__file__).resolve().parents[1])

@@ -1,0 +1,104 @@
+"""The ClientApp: answers query, train and evaluate for one slice."""
+
+from __future__ import annotations
+
+import sys
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from client_app.devices import choose_device, set_threads
+from client_app.evaluation import evaluate, gather_statistics
+from client_app.networks import load_network, state_of
+from client_app.objectives import objective
+from client_app.training import fit
+from data.clients import ClientData, client_data, device_data
+from models.registry import SlicedNetwork
+from protocol.records import Evaluation, Profile, Trained, Work, pack, unpack
+
+app = ClientApp()
+
+
+@app.query()
+def introduce(message: Message, context: Context) -> Message:
+    """Say what this device is: its data, and what it affords."""
+    work = Work.read(message.content)
+    partition = context.node_config.get("partition-id")
+    profile = Profile(
+        partition=int(partition) if partition is not None else None,
+        examples=len(own_data(work, context).train),
+        budget=own_budget(work, context),
+        device=str(choose_device(work.train.device)),
+    )
+    return Message(RecordDict({"profile": profile.record()}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the slice on this device's data and send it back."""
+    work, net = received(message)
+    data = own_data(work, context).train
+    minimised = objective(
+        work.objective, data.labels, work.task.num_classes, **work.objective_settings
+    )
+    report = fit(net, data, minimised, work.train, work.round, work.seed)
+    trained = Trained(report.examples, report.loss, report.seconds)
+    content = RecordDict({"arrays": pack(state_of(net)), "metrics": trained.record()})
+    return Message(content, reply_to=message)
+
+
+@app.evaluate()
+def test(message: Message, context: Context) -> Message:
+    """Evaluate every exit of the slice on this device's test part."""
+    work, net = received(message)
+    reports = evaluate(net, own_data(work, context).test, work.train)
+    found = Evaluation(
+        reports[0].examples,
+        tuple(report.accuracy for report in reports),
+        tuple(report.loss for report in reports),
+    )
+    return Message(RecordDict({"metrics": found.record()}), reply_to=message)
+
+
+@app.query("statistics")
+def statistics(message: Message, context: Context) -> Message:
+    """Gather the slice's norm statistics over this device's training data (HeteroFL)."""
+    work, net = received(message)
+    gathered, examples = gather_statistics(net, own_data(work, context).train, work.train)
+    trained = Trained(examples, 0.0, 0.0)
+    content = RecordDict({"arrays": pack(gathered), "metrics": trained.record()})
+    return Message(content, reply_to=message)
+
+
+def received(message: Message) -> tuple[Work, SlicedNetwork]:
+    """The work of a message, and its slice as a network."""
+    set_threads()
+    work = Work.read(message.content)
+    task = work.task
+    form = task.build(work.slice, device="meta").state_dict()
+    state = unpack(message.content.array_records["arrays"], form)
+    options = dict(task.options)
+    net = load_network(task.model, task.num_classes, task.in_channels, work.slice, state, options)
+    return work, net
+
+
+def own_data(work: Work, context: Context) -> ClientData:
+    """This device's data: its own files, or its partition of the named data set."""
+    path = context.node_config.get("data")
+    if path is not None:
+        return device_data(str(path), work.dataset)
+    return client_data(work.dataset, int(context.node_config["partition-id"]))
+
+
+def own_budget(work: Work, context: Context) -> float | None:
+    """The share of the full model that this device affords: named, or measured.
+
+    A simulated device has neither: the fleet's config says what it affords.
+    """
+    if "budget" in context.node_config:
+        return float(context.node_config["budget"])
+    if "ray" in sys.modules:
+        return None
+    from client_app.probe import measured_budget
+
+    return measured_budget(work.task, work.train)

@@ -1,0 +1,112 @@
+"""How good each exit is on given data, and the statistics that static batch norm needs for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from client_app.devices import resident
+from client_app.placement import Placement
+from data.images import ImageData
+from models.layers import StaticBatchNorm2d
+from models.registry import SlicedNetwork
+from protocol.settings import TrainSettings
+
+LARGEST_BATCH = 256
+
+
+@dataclass(frozen=True)
+class ExitReport:
+    """The quality of one exit."""
+
+    loss: float
+    accuracy: float
+    examples: int
+
+
+def evaluate(net: SlicedNetwork, data: ImageData, settings: TrainSettings) -> list[ExitReport]:
+    """One report for each exit held, in order; none if there are no examples."""
+    place = Placement.of(settings, net)
+    net.to(place.device).eval()
+    losses, hits = [], []
+    with torch.inference_mode():
+        for images, labels in evaluation_batches(resident(data, place.device)):
+            answers = torch.stack(place.logits(net, images))  # [exits, batch, classes]
+            repeated = labels.expand(len(answers), -1)
+            each = F.cross_entropy(answers.transpose(1, 2), repeated, reduction="none")
+            losses.append(each.sum(1))
+            hits.append((answers.argmax(2) == repeated).sum(1))
+    if not losses:
+        return []
+    loss = torch.stack(losses).cpu().double().sum(0) / len(data)
+    accuracy = torch.stack(hits).cpu().double().sum(0) / len(data)
+    pairs = zip(loss.tolist(), accuracy.tolist(), strict=True)
+    return [ExitReport(*pair, examples=len(data)) for pair in pairs]
+
+
+def gather_statistics(
+    net: SlicedNetwork, data: ImageData, settings: TrainSettings
+) -> tuple[dict[str, Tensor], int]:
+    """This client's statistics for each static batch norm of the network, and its examples.
+
+    They are means over batches of batch means and variances (HeteroFL). All but the norms is in
+    test mode, so that the statistics are of what they will be used on: without HeteroFL's scaler.
+    """
+    norms = {
+        name: module
+        for name, module in net.named_modules()
+        if isinstance(module, StaticBatchNorm2d)
+    }
+    if not norms:
+        raise ValueError("the network has no static batch norm: build it with norm='bn-static'")
+    if len(data) < 2:
+        raise ValueError(f"{len(data)} examples are too few for statistics: expected at least 2")
+    place = Placement.of(settings, net)
+    net.to(place.device).eval()
+    with torch.no_grad(), _gathering(list(norms.values())):
+        for images, _ in evaluation_batches(resident(data, place.device)):
+            place.logits(net, images)
+    statistics = {
+        f"{name}.{buffer}": tensor.detach().cpu().clone()
+        for name, norm in norms.items()
+        for buffer, tensor in norm.named_buffers()
+    }
+    return statistics, len(data)
+
+
+@contextmanager
+def _gathering(norms: list[StaticBatchNorm2d]) -> Iterator[None]:
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.gathering = True
+            norm.train()
+        yield
+    finally:
+        for norm in norms:
+            norm.gathering = False
+            norm.eval()
+
+
+def evaluation_batches(data: ImageData) -> Iterator[tuple[Tensor, Tensor]]:
+    """The data in one fixed order, in batches of a fixed size, none of them tiny.
+
+    Batch norm without running statistics judges an image by its batch, at test time too. So the
+    order is mixed, lest files sorted by class make batches of one class; it and the size depend
+    on the number of examples alone, so all who evaluate the same data get the same result.
+    """
+    order = torch.Generator().manual_seed(0)
+    return data.batches(_batch_size(len(data)), shuffle=True, generator=order)
+
+
+def _batch_size(examples: int) -> int:
+    """Of the sizes over half of the largest, the one whose last batch is fullest."""
+    if examples <= LARGEST_BATCH:
+        return max(1, examples)
+    sizes = range(LARGEST_BATCH, LARGEST_BATCH // 2, -1)
+    return min(sizes, key=lambda size: -examples % size)

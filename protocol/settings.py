@@ -1,0 +1,85 @@
+"""How a client trains: the numbers that the server sends with a slice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+DeviceKind = Literal["auto", "cpu", "cuda", "mps"]
+PrecisionKind = Literal["auto", "fp32", "bf16", "fp16"]
+ScheduleKind = Literal["constant", "step", "cosine"]
+ChannelsLastKind = Literal["auto", "on", "off"]
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Local SGD: equal settings, data and seed give equal weights."""
+
+    epochs: int = 1
+    batch_size: int = 32
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    nesterov: bool = False
+    schedule: ScheduleKind = "constant"
+    """How the learning rate changes from round to round; within a round it is constant."""
+    milestones: tuple[int, ...] = ()
+    """The rounds from which on `step` multiplies the learning rate by `gamma` once more."""
+    gamma: float = 0.1
+    rounds: int = 1
+    """All rounds of the run: where `cosine` ends."""
+    clip: float = 0.0
+    """The largest norm that a batch's gradient may have; 0 does not clip."""
+    augment: bool = False
+    device: DeviceKind = "auto"
+    precision: PrecisionKind = "auto"
+    channels_last: ChannelsLastKind = "auto"
+    """Images laid out with channels last, which convolutions on CPU and CUDA are faster with."""
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "rounds"):
+            _check(self, name, getattr(self, name) >= 1, "at least 1")
+        for name in ("lr", "gamma"):
+            _check(self, name, _finite(getattr(self, name)) > 0, "a finite number above 0")
+        for name in ("weight_decay", "clip"):
+            _check(self, name, _finite(getattr(self, name)) >= 0, "a finite number, 0 or more")
+        _check(self, "momentum", 0 <= self.momentum < 1, "0 or more and less than 1")
+        _check(self, "nesterov", not self.nesterov or self.momentum > 0, "momentum above 0 with it")
+        for name, kind in (
+            ("schedule", ScheduleKind),
+            ("device", DeviceKind),
+            ("precision", PrecisionKind),
+            ("channels_last", ChannelsLastKind),
+        ):
+            choices = get_args(kind)
+            _check(self, name, getattr(self, name) in choices, f"one of {', '.join(choices)}")
+        ascending = list(self.milestones) == sorted(set(self.milestones))
+        _check(self, "milestones", ascending, "rounds in ascending order, each once")
+        if self.schedule == "step":
+            _check(self, "milestones", len(self.milestones) > 0, "at least one for schedule step")
+
+
+def learning_rate(settings: TrainSettings, round: int) -> float:
+    """The learning rate of a round; rounds are counted from 1."""
+    if round < 1:
+        raise ValueError(f"round is {round}: expected at least 1")
+    if settings.schedule == "step":
+        passed = sum(milestone <= round for milestone in settings.milestones)
+        return settings.lr * float(settings.gamma**passed)
+    if settings.schedule == "cosine":
+        # From lr in the first round towards 0 after the last, which so still learns something.
+        progress = min(round - 1, settings.rounds) / settings.rounds
+        return settings.lr * (1 + math.cos(math.pi * progress)) / 2
+    return settings.lr
+
+
+def _finite(number: float) -> float:
+    """The number; NaN, which fails every comparison, for what is not finite."""
+    return number if math.isfinite(number) else math.nan
+
+
+def _check(settings: TrainSettings, name: str, holds: bool, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"{name} is {getattr(settings, name)!r}: expected {expected}")

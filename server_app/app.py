@@ -1,0 +1,106 @@
+"""The ServerApp: composes the config, builds the strategy, and keeps the run's record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+from client_app.evaluation import evaluate
+from data.clients import global_test
+from models.task import Task
+from protocol.records import Evaluation
+from server_app import checkpoint
+from server_app.config import Config, compose
+from server_app.observer import Recorder
+from server_app.record import RunRecord
+from server_app.summary import show, summarise
+from strategies.base import NestedStrategy
+from strategies.federation import Federation
+from strategies.registry import strategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation that run_config's `hydra` asks for."""
+    config = compose(str(context.run_config.get("hydra", "")))
+    directory = str(context.run_config.get("run-dir", ""))
+    if directory:
+        config = replace(config, output=str(Path(directory).parent), name=Path(directory).name)
+    run(grid, config)
+
+
+def run(grid: Grid, config: Config) -> NestedStrategy:
+    """All rounds, or those that are left of a resumed run."""
+    start = checkpoint.load(Path(config.resume)) if config.resume else None
+    with RunRecord.resume(config, start) if start else RunRecord.create(config) as record:
+        recorder = Recorder(record, config)
+        chosen = strategy(config.strategy.name)
+        federated = chosen(federation(config), evaluator(config), recorder)
+        recorder.strategy = federated
+        if start:
+            federated.load_state_dict(start.tensors)
+        try:
+            federated.start(grid)
+        except BaseException as error:
+            recorder.ended(f"{type(error).__name__}: {error}")
+            raise
+        summary = summarise(record.metrics())
+        record.finish(summary)
+        recorder.ended(None)
+        show(record, summary)
+    return federated
+
+
+def federation(config: Config) -> Federation:
+    """The strategy's part of the config."""
+    facts = config.dataset.facts
+    return Federation(
+        task=Task(
+            config.model.name,
+            facts.num_classes,
+            facts.in_channels,
+            facts.image_size,
+            tuple(sorted(config.model.options.items())),
+        ),
+        dataset=config.dataset,
+        train=replace(config.train, rounds=config.rounds),
+        budgets=config.fleet.budgets,
+        tier_of=lambda client, clients: replace(config.fleet, clients=clients).tier_of(client),
+        ratios=config.strategy.ratios,
+        widths=config.strategy.widths,
+        cost=config.strategy.cost,
+        tolerance=config.strategy.tolerance,
+        rounding=config.strategy.rounding,
+        objective=config.strategy.objective,
+        seed=config.seed,
+        rounds=config.rounds,
+        clients_per_round=config.clients_per_round,
+        clients=config.fleet.clients,
+        window=config.window,
+        deadline=config.deadline,
+        min_replies=config.min_replies,
+        weighting=config.weighting,
+        evaluate_every=config.evaluate.every,
+        evaluate_clients_every=config.evaluate.clients_every,
+    )
+
+
+class evaluator:  # noqa: N801  (a function with the test set in it)
+    """Evaluates a network on the global test set, which nobody trains on."""
+
+    def __init__(self, config: Config) -> None:
+        self.data, self.settings = global_test(config.dataset), config.train
+
+    def __call__(self, net: nn.Module) -> Evaluation:
+        reports = evaluate(net, self.data, self.settings)  # type: ignore[arg-type]
+        return Evaluation(
+            len(self.data),
+            tuple(report.accuracy for report in reports),
+            tuple(report.loss for report in reports),
+        )

@@ -1,0 +1,43 @@
+"""Keeps a run's record as it goes: the checkpoint first, then the round's line, then progress."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from server_app import checkpoint
+from server_app.config import Config
+from server_app.record import RunRecord
+from strategies.base import NestedStrategy
+from strategies.federation import Observer
+from strategies.planning import Level
+
+
+class Recorder(Observer):
+    def __init__(self, record: RunRecord, config: Config) -> None:
+        self.record, self.config = record, config
+        self.strategy: NestedStrategy | None = None
+        self.progress = record.directory / "progress.jsonl"
+
+    def started(self, levels: Sequence[Level], clients: int) -> None:
+        self._tell(event="start", rounds=self.config.rounds, levels=len(levels), nodes=clients)
+
+    def replied(self, round: int, done: int, of: int) -> None:
+        self._tell(event="reply", round=round, done=done, of=of)
+
+    def finished_round(self, metrics: Mapping[str, Any]) -> None:
+        number, every = metrics["round"], self.config.checkpoint.every
+        if self.strategy and (number % every == 0 or number == self.config.rounds):
+            tensors, keep = self.strategy.state_dict(), self.config.checkpoint.keep
+            state = {"metrics": dict(metrics)}
+            checkpoint.save(self.record.checkpoints, number, tensors, state, keep)
+        self.record.append(metrics)  # type: ignore[arg-type]
+        self._tell(event="round", round=number)
+
+    def ended(self, reason: str | None) -> None:
+        self._tell(event="end", reason=reason)
+
+    def _tell(self, **event: Any) -> None:
+        with self.progress.open("a") as lines:
+            lines.write(json.dumps(event) + "\n")

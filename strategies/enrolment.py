@@ -1,0 +1,76 @@
+"""Who takes part: nodes say what they are, and get numbers that do not depend on their ids."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from protocol.records import Profile, ProtocolError
+from strategies.streaming import stream
+
+if TYPE_CHECKING:
+    from strategies.federation import Federation
+
+
+@dataclass(frozen=True)
+class Client:
+    """A node under the number that sampling and seeds go by: its partition, or its place."""
+
+    number: int
+    node: int
+    profile: Profile
+
+
+def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
+    """All nodes, once as many as wanted are there or no more have come for a while."""
+    end = time.monotonic() + patience
+    nodes = list(grid.get_node_ids())
+    settled = time.monotonic()
+    while len(nodes) < wanted and time.monotonic() < end:
+        time.sleep(0.2)
+        now = list(grid.get_node_ids())
+        if len(now) != len(nodes):
+            settled = time.monotonic()
+        nodes = now
+        if nodes and time.monotonic() - settled > patience / 6:
+            break
+    return nodes
+
+
+def enrol(
+    grid: Grid, federation: Federation, known: Mapping[int, Client], patience: float
+) -> dict[int, Client]:
+    """The clients by number: those known, and whoever else answers the query.
+
+    A node that runs other code ends the run; one that fails to answer is left out for now.
+    """
+    nodes = wait_for_nodes(grid, federation.clients, patience)
+    familiar = {client.node for client in known.values()}
+    new = [node for node in nodes if node not in familiar]
+
+    def queries() -> list[tuple[int, Message]]:
+        request = federation.query(len(nodes)).record()
+        content = RecordDict({"work": request, "config": ConfigRecord()})
+        return [(node, Message(content, dst_node_id=node, message_type="query")) for node in new]
+
+    profiles: dict[int, Profile] = {}
+    for reply in stream(grid, queries(), federation.window, federation.deadline or patience or 60):
+        if reply.message is not None:
+            profiles[reply.to] = Profile.read(reply.message.content)
+        elif "ProtocolError" in reply.detail:
+            raise ProtocolError(reply.detail)
+    clients = dict(known)
+    order = sorted(profiles, key=lambda node: (profiles[node].partition is None,
+                                               profiles[node].partition or 0, node))  # fmt: skip
+    for node in order:
+        partition = profiles[node].partition
+        number = partition if partition is not None else max(clients, default=-1) + 1
+        if number in clients and clients[number].node in nodes:
+            raise ProtocolError(f"two nodes say that they hold partition {number}")
+        clients[number] = Client(number, node, profiles[node])
+    return clients

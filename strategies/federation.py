@@ -1,0 +1,105 @@
+"""What a run of a strategy is given, and what it tells of itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from data.spec import DatasetSpec
+from models import Slice, SliceMap, State, Task
+from models.slicing import Rounding
+from protocol.records import Work
+from protocol.settings import TrainSettings
+from strategies.cost import CostKind
+from strategies.planning import Level
+
+
+class FederationError(RuntimeError):
+    """A run that cannot go on."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What a run is given: the task, its data, the plan's settings, and the rhythm of rounds."""
+
+    task: Task
+    dataset: DatasetSpec
+    train: TrainSettings
+    budgets: tuple[float, ...]
+    """Of the fleet's tiers, as shares of the full model, the smallest first."""
+    tier_of: Callable[[int, int], int]
+    """The tier of client number i of n, where its device does not say what it affords."""
+    ratios: tuple[float, ...] | None = None
+    widths: tuple[float, ...] | None = None
+    cost: CostKind = "parameters"
+    tolerance: float = 0.1
+    rounding: Rounding = "floor"
+    objective: str = "cross-entropy"
+    seed: int = 0
+    rounds: int = 10
+    clients_per_round: int = 10
+    clients: int = 10
+    """How many clients to wait for before the first round."""
+    window: int = 8
+    deadline: float = 0.0
+    min_replies: float = 0.5
+    weighting: Literal["uniform", "examples"] = "uniform"
+    evaluate_every: int = 1
+    """Rounds between evaluations on the server; 0 is after the last alone."""
+    evaluate_clients_every: int = 0
+
+    def query(self, clients: int) -> Work:
+        """What a client is asked before the first round: to look at its data and at itself."""
+        dataset = replace(self.dataset, clients=max(1, clients))
+        return Work(self.task, Slice(), dataset, self.train)
+
+
+@dataclass(frozen=True, eq=False)
+class Submodel:
+    """A level as the rounds use it: its slice, and where its tensors lie in the global state."""
+
+    level: Level
+    form: State
+    """Its tensors, on `meta`: names, shapes, dtypes."""
+    map: SliceMap
+
+    @property
+    def number(self) -> int:
+        return self.level.number
+
+
+class Observer:
+    """What is told of a run as it goes; does nothing by itself."""
+
+    def started(self, levels: Sequence[Level], clients: int) -> None: ...
+    def replied(self, round: int, done: int, of: int) -> None: ...
+    def finished_round(self, metrics: Mapping[str, Any]) -> None: ...
+
+
+@dataclass
+class Tally:
+    """What came of one round's messages."""
+
+    sampled: int
+    done: int = 0
+    accepted: int = 0
+    loss: float = 0.0
+    down: int = 0
+    up: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    details: dict[str, str] = field(default_factory=dict)
+
+    def metrics(self) -> dict[str, Any]:
+        return {
+            "clients": {
+                "sampled": self.sampled,
+                "replied": self.accepted,
+                "refused": dict(self.refused),
+                "failed": dict(self.failed),
+            },
+            "bytes": {"down": self.down, "up": self.up},
+            "train": {"loss": self.loss / self.accepted if self.accepted else None},
+        }

@@ -1,0 +1,38 @@
+"""HeteroFL (Diao et al., 2021): levels of width, with static batch norm and a masked loss.
+
+Its norm, its scaler and its loss are the model's and the objective's (conf/strategy/heterofl.yaml).
+What is its own are the statistics: training keeps none, so before a test the clients of each level
+run its network over their data, and the server averages what they saw.
+"""
+
+from __future__ import annotations
+
+from flwr.serverapp import Grid
+
+from models import SliceMap, State
+from models.slicing import is_running_statistic
+from protocol.records import ProtocolError, Trained, unpack
+from strategies.aggregation import NestedMean, RefusedStateError
+from strategies.base import NestedStrategy
+from strategies.federation import Submodel
+
+
+class HeteroFL(NestedStrategy):
+    def before_evaluation(self, grid: Grid) -> None:
+        if not any(is_running_statistic(name) for name in self.state):
+            return
+        mean = NestedMean(unit=max(1, *(c.profile.examples for c in self.clients.values())))
+        sampled = self.sample(self.round, list(self.clients))
+        chosen = {number: self.submodels[self.level_of(self.clients[number])] for number in sampled}
+        for number, content in self._ask(grid, "query.statistics", chosen, self.round).items():
+            form, mapping = self._statistics_of(chosen[number])
+            try:
+                gathered = unpack(content.array_records["arrays"], form)
+                mean.add(gathered, mapping, Trained.read(content).examples)
+            except (ProtocolError, RefusedStateError, KeyError):
+                continue  # a client that cannot gather is not missed
+        self.state = mean.result(self.state)
+
+    def _statistics_of(self, submodel: Submodel) -> tuple[State, SliceMap]:
+        form = {name: t for name, t in submodel.form.items() if is_running_statistic(name)}
+        return form, SliceMap({name: submodel.map.regions[name] for name in form})
