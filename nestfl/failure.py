@@ -8,6 +8,10 @@ ANSI_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 LOG_PREFIX = re.compile(r"(DEBUG|INFO|WARNING|ERROR) *:")
 TRACEBACK = "Traceback (most recent call last):"
 SERVER_FAILED = "Simulation raised an exception"
+CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
 MOST_LINES = 10
 
 
@@ -19,17 +23,16 @@ def reason(log: str) -> list[str]:
 
 
 def _exception(lines: list[str]) -> list[str]:
-    """The text below the last traceback of the ServerApp, without the traceback."""
+    """The ServerApp's last error, then those that caused it, without their tracebacks."""
     started = [at for at, line in enumerate(lines) if SERVER_FAILED in line]
     if not started:
         return []
-    below = lines[started[-1] + 1 :]
-    tracebacks = [at for at, line in enumerate(below) if line.strip() == TRACEBACK]
-    below = below[tracebacks[-1] + 1 :] if tracebacks else below
-    text: list[str] = []
-    for line in below:
+    errors: list[list[str]] = []
+    for line in lines[started[-1] + 1 :]:
         if LOG_PREFIX.match(line):
             break
-        if text or (line and not line.startswith(" ")):
-            text.append(line)
-    return [line for line in text if line][:MOST_LINES]
+        if line.strip() == TRACEBACK:
+            errors.append([])
+        elif errors and line and line not in CHAINED and (errors[-1] or line[0] != " "):
+            errors[-1].append(line)
+    return [line for error in reversed(errors) for line in error][:MOST_LINES]

@@ -447,7 +447,7 @@ def test_progress_is_shown(tmp_path: Path, terminal: bool) -> None:
         )
 
 
-def test_the_reason_is_the_servers_last_error_without_its_traceback() -> None:
+def test_the_reason_is_the_servers_error_and_its_causes_without_tracebacks() -> None:
     log = (
         "\x1b[36m(ClientAppActor pid=1)\x1b[0m Traceback (most recent call last):\nKeyError: 'c'\n"
         "\x1b[91mERROR \x1b[0m:     Simulation raised an exception\n"
@@ -456,7 +456,7 @@ def test_the_reason_is_the_servers_last_error_without_its_traceback() -> None:
         "Traceback (most recent call last):\n  File two\n    boom()\nValueError: \x1b[1mb\x1b[0m\n"
         "\x1b[91mERROR \x1b[0m:     Exit Code: 700\n"
     )
-    assert failure.reason(log) == ["ValueError: b"]
+    assert failure.reason(log) == ["ValueError: b", "KeyError: 'a'"]
 
 
 def test_without_an_error_the_reason_is_the_end_of_the_log() -> None:
