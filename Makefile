@@ -14,7 +14,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 run: $(READY)
-	$(BIN)/nestfl plan --model resnet110 --levels 4 --depth-grid 9
+	$(BIN)/nestfl run
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -82,3 +82,42 @@ def plan(
         typer.echo(f"nestfl plan: {error}", err=True)
         raise typer.Exit(2) from None
     typer.echo(planner.as_json(planned)) if json else planner.show(planned)
+
+
+@app.command()
+def run(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="What differs from conf/, such as strategy=heterofl train.lr=0.05."),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Simulated clients; those of the fleet if not given.")
+    ] = None,
+    cpus_per_client: Annotated[int, typer.Option(min=1, help="Cores that a client takes.")] = 1,
+    gpus_per_client: Annotated[
+        float, typer.Option(min=0, help="Share of a GPU that a client takes.")
+    ] = 0.0,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Clients at a time; as many as there are cores if not given."),
+    ] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Where the run's record goes.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="A run directory or a checkpoint to go on from.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show only how it ended.")] = False,
+) -> None:
+    """Train in a simulation on this machine."""
+    from nestfl import run as runner
+
+    request = runner.Request(
+        overrides=overrides or [],
+        nodes=nodes,
+        cpus_per_client=cpus_per_client,
+        gpus_per_client=gpus_per_client,
+        workers=workers,
+        run_dir=run_dir,
+        resume=resume,
+        quiet=quiet,
+    )
+    raise typer.Exit(runner.run(request))

@@ -1,0 +1,38 @@
+"""Why a run failed, in a few lines, from Flower's log."""
+
+from __future__ import annotations
+
+import re
+
+ANSI_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+LOG_PREFIX = re.compile(r"(DEBUG|INFO|WARNING|ERROR) *:")
+TRACEBACK = "Traceback (most recent call last):"
+SERVER_FAILED = "Simulation raised an exception"
+CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+MOST_LINES = 10
+
+
+def reason(log: str) -> list[str]:
+    """The error that ended the ServerApp, or the log's last lines where there was none."""
+    lines = [line.rstrip() for line in ANSI_CODE.sub("", log).splitlines()]
+    tail = [line for line in lines if line][-MOST_LINES:]
+    return _exception(lines) or ["It ended without a result; the log's last lines:", *tail]
+
+
+def _exception(lines: list[str]) -> list[str]:
+    """The ServerApp's last error, then those that caused it, without their tracebacks."""
+    started = [at for at, line in enumerate(lines) if SERVER_FAILED in line]
+    if not started:
+        return []
+    errors: list[list[str]] = []
+    for line in lines[started[-1] + 1 :]:
+        if LOG_PREFIX.match(line):
+            break
+        if line.strip() == TRACEBACK:
+            errors.append([])
+        elif errors and line and line not in CHAINED and (errors[-1] or line[0] != " "):
+            errors[-1].append(line)
+    return [line for error in reversed(errors) for line in error][:MOST_LINES]
