@@ -53,7 +53,7 @@ class Request:
 
     def hydra(self) -> str:
         """The overrides as one string, which `shlex.split` takes apart again."""
-        overrides = [text for text in self.overrides if not text.startswith("resume=")]
+        overrides = [_absolute(text) for text in self.overrides if not text.startswith("resume=")]
         if (resume := self.resume_path()) is not None:
             overrides.append(f"resume={resume}")
         return " ".join(map(_quoted, overrides))
@@ -63,6 +63,14 @@ class Request:
         typed = [text.partition("=")[2] for text in self.overrides if text.startswith("resume=")]
         path = self.resume or (Path(typed[-1]) if typed else None)
         return path.expanduser().absolute() if path is not None else None
+
+
+def _absolute(override: str) -> str:
+    """A path as seen from here, since the server has another working directory."""
+    key, _, value = override.partition("=")
+    if key != "dataset.path" or value == "null":
+        return override
+    return f"{key}={Path(value).expanduser().absolute()}"
 
 
 def choose(overrides: str) -> Choice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def main(grid: Grid, context: Context) -> None:
     directory = str(context.run_config.get("run-dir", ""))
     if directory:
         config = replace(config, output=str(Path(directory).parent), name=Path(directory).name)
-    run(grid, config)
+    started_in = Path(os.environ.get("NESTFL_STARTED_IN", "."))  # see client_app/__init__.py
+    run(grid, replace(config, output=str(started_in / config.output)))
 
 
 def run(grid: Grid, config: Config) -> NestedStrategy:

@@ -1,0 +1,99 @@
+"""`nestfl run` with the real app in the real Ray simulation."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from server_app.checkpoint import load
+
+NESTFL = [sys.executable, "-c", "from nestfl.cli import app; app()"]
+SMOKE = ["run", "experiment=smoke", "rounds=3"]
+
+
+def nestfl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*NESTFL, *arguments], capture_output=True, text=True, timeout=580)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return dict(load(run).tensors)
+
+
+def assert_same_weights(first: Path, second: Path) -> None:
+    one, other = weights(first), weights(second)
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def descendants(ancestor: int) -> list[tuple[int, str]]:
+    """The processes below one, as (pid, command)."""
+    listing = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True)
+    rows = [line.split(None, 2) for line in listing.stdout.splitlines()]
+    below, found = {ancestor}, []
+    for pid, parent, *command in sorted(rows, key=lambda row: int(row[0])):
+        if int(parent) in below:
+            below.add(int(pid))
+            found.append((int(pid), " ".join(command)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    done = nestfl(*SMOKE, "--run-dir", str(run), "--workers", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return run
+
+
+def test_a_run_leaves_its_whole_record(finished: Path) -> None:
+    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    assert set(lines[-1]["levels"]) == {"1", "2", "3", "4"}
+    assert {"local", "global", "worst", "mean"} <= lines[-1].keys()
+    assert (finished / "config.yaml").exists()
+    assert (finished / "summary.json").exists()
+    assert list((finished / "tensorboard").iterdir())
+    assert weights(finished)["round"] == 3
+
+
+def test_one_or_two_workers_give_the_same_weights(finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "two"
+    done = nestfl(*SMOKE, "--run-dir", str(run), "--workers", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_same_weights(finished, run)
+
+
+def test_a_server_killed_and_resumed_ends_with_the_same_weights(
+    finished: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "killed"
+    started = subprocess.Popen([*NESTFL, *SMOKE, "--run-dir", str(run)],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    checkpoints = run / "checkpoints"
+    while not list(checkpoints.glob("round-000001*")) and started.poll() is None:
+        time.sleep(0.05)
+    servers = [pid for pid, command in descendants(started.pid) if "flwr-simulation" in command]
+    for pid in servers:
+        os.kill(pid, signal.SIGKILL)
+    assert servers
+    assert started.wait(timeout=300) != 0
+    assert not (run / "summary.json").exists()
+    done = nestfl("run", "--resume", str(run))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_same_weights(finished, run)
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
+
+
+def test_a_wrong_override_ends_at_once_with_the_choices() -> None:
+    done = nestfl("run", "strategy=nope")
+    assert done.returncode == 2
+    assert "unknown strategy 'nope'; choose from decoupled, fedavg, heterofl" in done.stderr
