@@ -159,7 +159,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 @pytest.fixture(scope="module")
 def whole(fleet: Fleet) -> Path:
     """The record of a run that nothing happened to."""
-    assert fleet.submit("whole", "rounds=2").wait(400) == 0, fleet.show_logs()
+    if fleet.submit("whole", "rounds=2").wait(400) != 0:
+        fleet.show_logs()
+        pytest.fail("the run failed")
     return fleet.record("whole")
 
 
