@@ -25,8 +25,8 @@ BUDGETS = {"a": 0.1, "b": 0.25, "c": 1.0}
 LEVELS = {"a": 2, "b": 3, "c": 4}
 """What HeteroFL's four widths of a resnet20 cost: 0.017, 0.064, 0.252 and 1 of it."""
 SMALL = (
-    "model=resnet20 strategy=heterofl fleet.clients=3 clients_per_round=3 evaluate.every=0 "
-    "dataset.max_train=90 dataset.max_test=30 train.epochs=1 train.device=cpu"
+    "model=resnet20 strategy=heterofl model.norm=bn fleet.clients=3 clients_per_round=3 "
+    "evaluate.every=0 dataset.max_train=90 dataset.max_test=30 train.epochs=1 train.device=cpu"
 )
 
 
