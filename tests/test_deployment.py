@@ -20,6 +20,8 @@ from server_app.app import federation
 from server_app.config import compose
 from strategies.base import NestedStrategy
 
+pytestmark = pytest.mark.xdist_group("deployment")  # one fleet for the whole file
+
 APP = Path(__file__).resolve().parents[1]
 BUDGETS = {"a": 0.1, "b": 0.25, "c": 1.0}
 LEVELS = {"a": 2, "b": 3, "c": 4}
