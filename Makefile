@@ -23,7 +23,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadgroup
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.aggregation

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -85,7 +87,11 @@ def own_data(work: Work, context: Context) -> ClientData:
     path = context.node_config.get("data")
     if path is not None:
         return device_data(str(path), work.dataset)
-    return client_data(work.dataset, int(context.node_config["partition-id"]))
+    parts = int(context.node_config.get("num-partitions", work.dataset.clients))
+    spec = replace(
+        work.dataset, clients=parts
+    )  # the device's own word: who else is here may change
+    return client_data(spec, int(context.node_config["partition-id"]))
 
 
 def own_budget(work: Work, context: Context) -> float | None:

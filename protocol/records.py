@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -45,7 +45,9 @@ class Work:
     version: int = VERSION
 
     def record(self) -> ConfigRecord:
-        return ConfigRecord({"json": json.dumps(asdict(self), separators=(",", ":"))})
+        """All but what is as by default, which both sides know: slices can be small."""
+        sent = {**_changed(self), "code": self.code, "version": self.version}
+        return ConfigRecord({"json": json.dumps(sent, separators=(",", ":"))})
 
     @classmethod
     def read(cls, content: RecordDict) -> Work:
@@ -183,6 +185,17 @@ def size(content: RecordDict) -> int:
 
 def _kind(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def _changed(value: Any) -> Any:
+    """A dataclass as a dictionary of the fields that are not as by default."""
+    if not is_dataclass(value):
+        return value
+    return {
+        field.name: _changed(own)
+        for field in fields(value)
+        if (own := getattr(value, field.name)) != field.default or field.default is MISSING
+    }
 
 
 def _tuples(value: Any) -> Any:

@@ -47,6 +47,10 @@ class Traffic(TypedDict, total=False):
     up: int
 
 
+class SliceCounts(Traffic, total=False):
+    replied: int
+
+
 RoundMetrics = TypedDict(
     "RoundMetrics",
     {
@@ -54,6 +58,7 @@ RoundMetrics = TypedDict(
         "seconds": float,
         "clients": ClientCounts,
         "bytes": Traffic,
+        "slices": dict[str, SliceCounts],  # by the level's number: replies and bytes of its clients
         "train": dict[str, float],  # "loss" and whatever else the clients report, their mean
         "levels": dict[str, LevelMetrics],  # by the level's number, from "1", the smallest
         "worst": float,  # accuracy over the levels

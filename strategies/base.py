@@ -51,6 +51,7 @@ class NestedStrategy(Strategy):
         self.submodels = make_submodels(federation.task, self.levels, self.private)
         self.state = initial_state(federation.task, self.submodels.values(), federation.seed)
         self.clients: dict[int, Client] = {}
+        self.silent: set[int] = set()  # who did not answer in this round
         self.tally = Tally(0)
 
     # --- what methods choose ---------------------------------------------------------------
@@ -154,7 +155,7 @@ class NestedStrategy(Strategy):
                     "work": self.work(client, submodel, round).record(),
                 }
             )
-            self.tally.down += size_of(content)
+            self.tally.slices[submodel.number].down += size_of(content)
             yield client, Message(content, dst_node_id=client.node, message_type="train")
 
     def _fold(self, round: int, replies: Iterable[Reply[Client]]) -> None:
@@ -163,9 +164,11 @@ class NestedStrategy(Strategy):
         by_examples = self.federation.weighting == "examples"
         mean = NestedMean(unit=max(1.0, float(np.mean(examples))) if by_examples else 1.0)
         losses: dict[int, float] = {}
+        self.silent = set()
         for reply in replies:
             self.tally.done += 1
             if reply.message is None:
+                self.silent.add(reply.to.number)
                 self.tally.failed[reply.failure or "failed"] += 1
                 self.tally.details[reply.failure or "failed"] = reply.detail
             else:
@@ -186,7 +189,8 @@ class NestedStrategy(Strategy):
     ) -> Trained:
         submodel = self.submodels[self.level_of(client)]
         content = message.content
-        self.tally.up += size_of(content)
+        sums = self.tally.slices[submodel.number]
+        sums.up += size_of(content)
         try:
             trained = Trained.read(content)
             state = unpack(content.array_records["arrays"], submodel.form)
@@ -201,6 +205,7 @@ class NestedStrategy(Strategy):
         if not math.isfinite(trained.loss):
             raise RefusedStateError("non-finite", f"the loss is {trained.loss}")
         mean.add(state, submodel.map, trained.examples if by_examples else 1.0)
+        sums.replied += 1
         return trained
 
     def _require_enough(self, round: int) -> None:
@@ -268,10 +273,15 @@ class NestedStrategy(Strategy):
     def _ask(
         self, grid: Grid, kind: str, chosen: Mapping[int, Submodel], round: int
     ) -> dict[int, RecordDict]:
-        """Send each client a submodel, and collect what they answer; failures are left out."""
+        """Send each client a submodel, and collect what they answer; failures are left out.
+
+        Whoever did not answer in this round is not asked: a dead node would take a deadline more.
+        """
 
         def messages() -> Iterator[tuple[int, Message]]:
             for number, submodel in chosen.items():
+                if number in self.silent:
+                    continue
                 content = RecordDict(
                     {
                         "arrays": pack(extract(self.state, submodel.map)),

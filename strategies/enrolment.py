@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from strategies.streaming import stream
 
 if TYPE_CHECKING:
     from strategies.federation import Federation
+
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ def enrol(
             profiles[reply.to] = Profile.read(reply.message.content)
         elif "ProtocolError" in reply.detail:
             raise ProtocolError(reply.detail)
+        else:
+            log.warning("node %d is left out: %s %s", reply.to, reply.failure, reply.detail)
     clients = dict(known)
     order = sorted(profiles, key=lambda node: (profiles[node].partition is None,
                                                profiles[node].partition or 0, node))  # fmt: skip

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from data.spec import DatasetSpec
@@ -65,6 +65,15 @@ class Observer:
 
 
 @dataclass
+class SliceTally:
+    """What came of one level's messages in a round."""
+
+    replied: int = 0
+    down: int = 0
+    up: int = 0
+
+
+@dataclass
 class Tally:
     """What came of one round's messages."""
 
@@ -72,8 +81,8 @@ class Tally:
     done: int = 0
     accepted: int = 0
     loss: float = 0.0
-    down: int = 0
-    up: int = 0
+    slices: dict[int, SliceTally] = field(default_factory=lambda: defaultdict(SliceTally))
+    """By level."""
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     details: dict[str, str] = field(default_factory=dict)
@@ -86,6 +95,10 @@ class Tally:
                 "refused": dict(self.refused),
                 "failed": dict(self.failed),
             },
-            "bytes": {"down": self.down, "up": self.up},
+            "bytes": {
+                "down": sum(part.down for part in self.slices.values()),
+                "up": sum(part.up for part in self.slices.values()),
+            },
+            "slices": {str(level): asdict(self.slices[level]) for level in sorted(self.slices)},
             "train": {"loss": self.loss / self.accepted if self.accepted else None},
         }

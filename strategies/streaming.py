@@ -30,7 +30,8 @@ def stream(
     """Send messages, at most `window` in flight, and give each reply as it arrives.
 
     A message is made when there is room for it. After `deadline` seconds (0: never) whoever has
-    not answered is late, and what was not sent is not.
+    not answered is late, what was not sent is not, and what was not fetched yet expires: a node
+    that comes back does not start with the work of a round that is over.
     """
     pending: dict[str, To] = {}
     waiting = iter(outgoing)
@@ -42,6 +43,8 @@ def stream(
             more = following is not None
             if following is not None:
                 to, message = following
+                if deadline:
+                    message.metadata.ttl = max(0.0, end - time.monotonic()) + 1.0
                 sent = [identity for identity in grid.push_messages([message]) if identity]
                 if sent:
                     pending[sent[0]] = to

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# A key pair for each SuperNode. On several machines, run it on the device: the private key stays.
+#
+#   deploy/keys.sh NODE...
+set -euo pipefail
+source "$(dirname "$0")/settings.sh"
+(($#)) || die "usage: deploy/keys.sh NODE..."
+
+mkdir -p "$STATE/nodes"
+for node in "$@"; do
+  key=$STATE/nodes/$node
+  [[ -f $key ]] || ssh-keygen -q -t ecdsa -b 384 -N "" -C "" -f "$key"
+  echo "$key.pub"
+done

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# A SuperNode, with its own budget and data, started again whenever it dies.
+#
+#   deploy/supernode.sh NODE 'budget=0.25 partition-id=0 num-partitions=3'
+#   deploy/supernode.sh NODE 'budget=0.5 data="/data/photos"'
+#   deploy/supernode.sh NODE 'data="/data/photos"'             the budget is measured
+#
+# NODE_PORT (9094) is for its own processes, on loopback; on one machine each node needs another.
+# For a minute after a crash the SuperLink takes the node for online and refuses it, so a refusal is
+# final only after PATIENCE seconds (120).
+set -euo pipefail
+source "$(dirname "$0")/settings.sh"
+(($# == 2)) || die "usage: deploy/supernode.sh NODE 'key=value ...'"
+node=$1 config=$2
+[[ -f $STATE/nodes/$node ]] || die "no $STATE/nodes/$node: run deploy/keys.sh $node first"
+
+child= stopped=
+trap 'stopped=1; [[ -z $child ]] || kill -TERM "$child" 2> /dev/null' TERM INT
+well=$SECONDS  # when it last ran
+while true; do
+  began=$SECONDS
+  flower-supernode --superlink "$LINK_HOST:$LINK_PORT" --root-certificates "$STATE/ca.crt" \
+    --auth-supernode-private-key "$STATE/nodes/$node" \
+    --port "${NODE_PORT:-9094}" --node-config "$config" &
+  child=$!
+  code=0
+  wait "$child" || code=$?
+  if [[ $stopped ]]; then
+    wait "$child" || true
+    exit 0
+  fi
+  ((SECONDS - began < 30)) || well=$SECONDS
+  ((SECONDS - well <= ${PATIENCE:-120})) || die "$node: gave up (exit code $code), see above"
+  echo "$node: ended (exit code $code), starting again in 5 s" >&2
+  sleep 5 & child=$!
+  wait "$child" || true
+  [[ ! $stopped ]] || exit 0
+done
