@@ -23,7 +23,7 @@ def main(grid: Grid) -> None:
         f"fleet.clients={NODES} clients_per_round={SAMPLED} strategy=fedavg"
     )
     started = time.perf_counter()
-    federated.clients = enrol(grid, federated.federation, {}, patience=120)
+    federated.clients = enrol(grid, federated.federation, {}, patience=600)
     print(f"{len(federated.clients)} nodes enrolled in {time.perf_counter() - started:.1f} s")
     rates: dict[int, list[float]] = {window: [] for window in WINDOWS}
     for _ in range(TURNS):

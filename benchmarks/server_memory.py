@@ -54,7 +54,7 @@ def measure(clients: int) -> None:
         federated = nested_strategy(
             f"{PLAN} fleet.clients={clients} clients_per_round={clients} fleet.shares=[1,0]"
         )
-        federated.clients = enrol(grid, federated.federation, {}, patience=120)
+        federated.clients = enrol(grid, federated.federation, {}, patience=600)
         before = own_megabytes()
         with Peak() as peak:
             for number in range(1, ROUNDS + 1):
