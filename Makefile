@@ -28,6 +28,9 @@ test: lint
 bench: $(READY)
 	$(BIN)/python -m benchmarks.aggregation
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.round_overhead
+	$(BIN)/python -m benchmarks.server_memory
+	$(BIN)/python -m benchmarks.many_nodes
 
 clean:
 	rm -rf $(VENV) build *.egg-info

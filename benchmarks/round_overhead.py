@@ -9,70 +9,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterable
-from dataclasses import replace
-from functools import lru_cache
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-import client_app.app as nestfl_client
 from benchmarks.simulation import nested_strategy, simulate
-from client_app.devices import set_threads
-from client_app.objectives import cross_entropy
-from client_app.training import fit
-from data.clients import ClientData, client_data
-from models import Slice, SlicedNetwork
-from server_app.app import federation
-from server_app.config import compose
+from benchmarks.stock_client import CLIENTS, PLAN, app, network
 from strategies.enrolment import enrol
-from strategies.federation import Federation
 
-CLIENTS, TURNS, TARGET = 10, 15, 1.0
-PLAN = (
-    f"strategy=fedavg strategy.ratios=[1.0] fleet.budgets=[1.0] fleet.shares=[1] "
-    f"fleet.clients={CLIENTS} clients_per_round={CLIENTS} weighting=examples train.epochs=1"
-)
-
-app = ClientApp()
-app.query()(nestfl_client.introduce)
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Either client, by who asks: nestfl's server sends its work along."""
-    if "work" in message.content:
-        return nestfl_client.train(message, context)
-    return stock_train(message, context)
-
-
-def stock_train(message: Message, context: Context) -> Message:
-    """As in Flower's examples, with nestfl's loop."""
-    set_threads()
-    settings, net = given().train, network()
-    data = own_data(int(context.node_config["partition-id"])).train
-    net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-    round = int(str(message.content.config_records["config"]["server-round"]))
-    report = fit(net, data, cross_entropy, settings, round, seed=round)
-    metrics = MetricRecord({"loss": report.loss, "num-examples": report.examples})
-    content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
-    return Message(content, reply_to=message)
-
-
-@lru_cache(1)
-def given() -> Federation:
-    return federation(compose(PLAN))
-
-
-@lru_cache(1)
-def network() -> SlicedNetwork:
-    return given().task.build(Slice())
-
-
-@lru_cache(CLIENTS)
-def own_data(client: int) -> ClientData:
-    return client_data(replace(given().dataset, clients=CLIENTS), client)
+TURNS, TARGET = 15, 1.0
 
 
 class TimedFedAvg(FedAvg):

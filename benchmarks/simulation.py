@@ -1,4 +1,4 @@
-"""A Ray simulation on this machine, as `flwr run` starts it, with a server of the benchmark's own."""
+"""A Ray simulation on this machine, with a server of the benchmark's own."""
 
 from __future__ import annotations
 
