@@ -14,8 +14,8 @@ from flwr.serverapp import Grid
 from benchmarks.simulation import echo, nested_strategy, simulate
 from strategies.enrolment import enrol
 
-NODES, SAMPLED, TURNS = 1000, 200, 3
-WINDOWS = (4, 8, 16, 32, 64, 200)
+NODES, SAMPLED, TURNS = 1000, 100, 3
+WINDOWS = (4, 8, 16, 32, 100)
 
 
 def main(grid: Grid) -> None:
