@@ -29,6 +29,9 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.aggregation
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.client_loop
+	$(BIN)/python -m benchmarks.round_overhead
+	$(BIN)/python -m benchmarks.server_memory
+	$(BIN)/python -m benchmarks.many_nodes
 
 clean:
 	rm -rf $(VENV) build *.egg-info

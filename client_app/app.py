@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 
 from client_app.devices import choose_device, set_threads
 from client_app.evaluation import evaluate, gather_statistics
-from client_app.networks import load_network, state_of
+from client_app.networks import form_of, load_network
 from client_app.objectives import objective
 from client_app.training import fit
 from data.clients import ClientData, client_data, device_data
@@ -43,7 +43,7 @@ def train(message: Message, context: Context) -> Message:
     )
     report = fit(net, data, minimised, work.train, work.round, work.seed)
     trained = Trained(report.examples, report.loss, report.seconds)
-    content = RecordDict({"arrays": pack(state_of(net)), "metrics": trained.record()})
+    content = RecordDict({"arrays": pack(net.state_dict()), "metrics": trained.record()})
     return Message(content, reply_to=message)
 
 
@@ -75,9 +75,9 @@ def received(message: Message) -> tuple[Work, SlicedNetwork]:
     set_threads()
     work = Work.read(message.content)
     task = work.task
-    form = task.build(work.slice, device="meta").state_dict()
-    state = unpack(message.content.array_records["arrays"], form)
     options = dict(task.options)
+    form = form_of(task.model, task.num_classes, task.in_channels, work.slice, options)
+    state = unpack(message.content.array_records["arrays"], form)
     net = load_network(task.model, task.num_classes, task.in_channels, work.slice, state, options)
     return work, net
 

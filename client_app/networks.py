@@ -29,12 +29,22 @@ def load_network(
     The same arguments give the same object again, so hold one at a time. The whole state is
     loaded, and `fit` makes its optimiser anew: nothing of an earlier use remains.
     """
-    pairs = tuple(sorted((options or {}).items()))
-    net = _built(model, num_classes, in_channels, slice, pairs)
+    net = _kept(model, num_classes, in_channels, slice, options)
     _check_state(net, state)
     net.load_state_dict(state)
     net.zero_grad(set_to_none=True)
     return net
+
+
+def form_of(
+    model: str,
+    num_classes: int,
+    in_channels: int,
+    slice: Slice,
+    options: Mapping[str, Any] | None = None,
+) -> State:
+    """Tensors with the names, shapes and dtypes of the slice's; their values mean nothing."""
+    return _kept(model, num_classes, in_channels, slice, options).state_dict()
 
 
 def state_of(net: SlicedNetwork) -> dict[str, Tensor]:
@@ -43,6 +53,16 @@ def state_of(net: SlicedNetwork) -> dict[str, Tensor]:
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in net.state_dict().items()
     }
+
+
+def _kept(
+    model: str,
+    num_classes: int,
+    in_channels: int,
+    slice: Slice,
+    options: Mapping[str, Any] | None,
+) -> SlicedNetwork:
+    return _built(model, num_classes, in_channels, slice, tuple(sorted((options or {}).items())))
 
 
 @lru_cache(maxsize=KEPT_NETWORKS)

@@ -103,17 +103,17 @@ class NestedStrategy(Strategy):
         self.summary()
         for number in range(self.round + 1, self.federation.rounds + 1):
             began = time.monotonic()
-            replies = stream(
-                grid,
-                self._messages(number, grid),
-                self.federation.window,
-                self.federation.deadline,
-            )
-            self._fold(number, replies)
-            self.round = number
+            self.train_round(number, grid)
             metrics = {"round": number, **self.tally.metrics(), **self._evaluations(number, grid)}
             self.observer.finished_round({**metrics, "seconds": time.monotonic() - began})
         return Result()
+
+    def train_round(self, number: int, grid: Grid) -> None:
+        """One round of training, without evaluation."""
+        messages = self._messages(number, grid)
+        window, deadline = self.federation.window, self.federation.deadline
+        self._fold(number, stream(grid, messages, window, deadline))
+        self.round = number
 
     def sample(self, round: int, available: Sequence[int]) -> list[int]:
         """This round's clients, drawn from (seed, round) over the sorted numbers."""

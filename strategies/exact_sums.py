@@ -15,8 +15,9 @@ from models.slicing import Region
 
 CAPACITY = 2.0**62
 """What a sum may reach."""
-PARALLEL_FROM = 1 << 15
-"""Values in a tensor from which several threads fold it faster than one."""
+PARALLEL_FROM = 1 << 19
+"""Values in a tensor from which several threads are used. In a simulation clients keep the cores
+busy: then threads wait for each other longer than one of them needs for a smaller tensor."""
 MAGIC, MAGIC_REACH = 1.5 * 2.0**52, 2.0**50
 """A double this large has no fraction bits: a number below MAGIC_REACH that is added to it comes
 out rounded, in the low bits, which is faster than rounding and converting it, and the same."""
@@ -65,7 +66,8 @@ def quotient(total: Sums, count: Sums, per_weight: float, previous: Tensor, blur
     """`total / (count * per_weight)`, or `previous` where nothing was counted or within `blur`."""
     before = previous.detach().cpu().double().contiguous().numpy().reshape(-1)
     mean = np.empty_like(before)
-    _divide(total, count, per_weight, before, blur, mean)
+    divide = _divide if mean.size < PARALLEL_FROM else _divide_in_parallel
+    divide(total, count, per_weight, before, blur, mean)
     return torch.from_numpy(mean).view(previous.shape)
 
 
@@ -110,19 +112,30 @@ def _add_runs_in_parallel(total, starts, length, values, bits, magnitude, scale,
     return peaks.max()
 
 
-@njit(parallel=True, cache=True)
+@njit(cache=True)
 def _add_weight(count, starts, length, steps):  # type: ignore[no-untyped-def]
-    for run in prange(starts.size):
+    for run in range(starts.size):
         entries = count[starts[run] : starts[run] + length]
         for i in range(length):
             entries[i] += steps
 
 
-@njit(parallel=True, cache=True)
+@njit(cache=True)
+def _quotient(total, count, per_weight, before, blur):  # type: ignore[no-untyped-def]
+    if count > 0:
+        quotient = total / (count * per_weight)
+        if abs(quotient - before) > blur:
+            return quotient
+    return before
+
+
+@njit(cache=True)
 def _divide(total, count, per_weight, before, blur, mean):  # type: ignore[no-untyped-def]
+    for i in range(total.size):
+        mean[i] = _quotient(total[i], count[i], per_weight, before[i], blur)
+
+
+@njit(parallel=True, cache=True)
+def _divide_in_parallel(total, count, per_weight, before, blur, mean):  # type: ignore[no-untyped-def]
     for i in prange(total.size):
-        mean[i] = before[i]
-        if count[i] > 0:
-            quotient = total[i] / (count[i] * per_weight)
-            if abs(quotient - before[i]) > blur:
-                mean[i] = quotient
+        mean[i] = _quotient(total[i], count[i], per_weight, before[i], blur)

@@ -42,7 +42,7 @@ class Federation:
     clients_per_round: int = 10
     clients: int = 10
     """How many clients to wait for before the first round."""
-    window: int = 8
+    window: int = 16
     deadline: float = 0.0
     min_replies: float = 0.5
     weighting: Literal["uniform", "examples"] = "uniform"

@@ -11,6 +11,11 @@ from typing import Generic, TypeVar
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
+"""Seconds between two looks for replies."""
+PAUSE_SHARE = 0.02
+"""A pause, as a share of the time since the last reply."""
+
 To = TypeVar("To")
 
 
@@ -36,7 +41,7 @@ def stream(
     pending: dict[str, To] = {}
     waiting = iter(outgoing)
     end = time.monotonic() + deadline if deadline else float("inf")
-    pause, more = 0.01, True
+    heard, more = time.monotonic(), True
     while more or pending:
         while more and len(pending) < window and time.monotonic() < end:
             following = next(waiting, None)
@@ -56,9 +61,12 @@ def stream(
         arrived = list(grid.pull_messages(list(pending))) if pending else []
         for answer in arrived:
             yield _reply(pending.pop(answer.metadata.reply_to_message_id), answer)
-        pause = 0.01 if arrived else min(1.5 * pause, 0.5)
-        if pending and not arrived:
-            time.sleep(min(pause, max(0.0, end - time.monotonic())))
+        now = time.monotonic()
+        if arrived:
+            heard = now
+        elif pending:  # sleep a little of what was waited: so little is lost, and few calls made
+            pause = min(max(SHORTEST_PAUSE, PAUSE_SHARE * (now - heard)), LONGEST_PAUSE)
+            time.sleep(min(pause, max(0.0, end - now)))
 
 
 FAILURES = {
