@@ -61,7 +61,13 @@ def measure(clients: int) -> None:
                 federated.train_round(number, grid)
         tally = federated.tally
         assert tally.accepted == clients, tally
-        print("peak", peak.megabytes, before, tally.up / clients / 1e6, flush=True)
+        print(
+            "peak",
+            peak.megabytes,
+            before,
+            sum(part.up for part in tally.slices.values()) / clients / 1e6,
+            flush=True,
+        )
 
     simulate(clients, main, echo)
 
