@@ -20,7 +20,7 @@ from server_app.app import federation
 from server_app.config import compose
 from strategies.base import NestedStrategy
 
-pytestmark = pytest.mark.xdist_group("deployment")  # one fleet for the whole file
+pytestmark = pytest.mark.processes
 
 APP = Path(__file__).resolve().parents[1]
 BUDGETS = {"a": 0.1, "b": 0.25, "c": 1.0}

@@ -54,6 +54,8 @@ import os
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+pytestmark = pytest.mark.processes
+
 app = ClientApp()
 
 @app.query()

@@ -15,6 +15,8 @@ import torch
 
 from server_app.checkpoint import load
 
+pytestmark = pytest.mark.processes
+
 NESTFL = [sys.executable, "-c", "from nestfl.cli import app; app()"]
 SMOKE = ["run", "experiment=smoke", "rounds=3"]
 
