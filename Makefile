@@ -23,7 +23,8 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n auto --dist loadgroup
+	$(BIN)/pytest -n auto -m "not processes"
+	$(BIN)/pytest -m processes
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.aggregation

@@ -29,6 +29,8 @@ from nestfl.processes import members
 from nestfl.progress import Follower, JsonLines, RunState
 from nestfl.run import Choice, Request, choose, run
 
+pytestmark = pytest.mark.processes
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 FLOWER_DEFAULT_PORT = 39091
 
@@ -53,8 +55,6 @@ CLIENT = """
 import os
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
-
-pytestmark = pytest.mark.processes
 
 app = ClientApp()
 
