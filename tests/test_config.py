@@ -85,9 +85,9 @@ def test_overrides_change_what_they_name() -> None:
     assert config.strategy.ratios == config.fleet.budgets
 
 
-def test_heterofl_is_the_papers() -> None:
+def test_heterofl_asks_the_model_for_its_norm_and_scaler() -> None:
     config = compose("strategy=heterofl")
-    assert config.strategy.widths == (1 / 8, 1 / 4, 1 / 2, 1)
+    assert config.strategy.widths == (0.35, 0.5, 0.7, 1.0)
     assert (config.strategy.rounding, config.strategy.objective) == ("ceil", "masked-cross-entropy")
     assert (config.model.options["norm"], config.model.options["scaler"]) == ("bn-static", "train")
     assert compose("strategy=fedavg").model.options["norm"] == "bn"
@@ -148,12 +148,18 @@ def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> No
         ("train.schedule=x", "unknown train.schedule 'x'; choose from constant, step, cosine"),
         ("rounds=0", "rounds is 0: expected at least 1"),
         ("train.epochs=0", "train: epochs is 0: expected at least 1"),
-        ("train.clip=-1", "train: clip is -1.0: expected 0 or more"),
-        ("train.nesterov=true train.momentum=0", "train: nesterov needs a momentum above 0"),
-        ("train.lr=0", "train: lr is 0.0: expected above 0"),
-        ("train.momentum=1", "train: momentum is 1.0: expected less than 1"),
-        ("train.schedule=step", "train: schedule step needs milestones"),
-        ("train.milestones=[5,3]", "train: milestones are [5, 3]: expected to rise"),
+        ("train.clip=-1", "train: clip is -1.0: expected a finite number, 0 or more"),
+        (
+            "train.nesterov=true train.momentum=0",
+            "train: nesterov is True: expected momentum above 0 with it",
+        ),
+        ("train.lr=0", "train: lr is 0.0: expected a finite number above 0"),
+        ("train.momentum=1", "train: momentum is 1.0: expected 0 or more and less than 1"),
+        ("train.schedule=step", "train: milestones is (): expected at least one for schedule step"),
+        (
+            "train.milestones=[5,3]",
+            "train: milestones is (5, 3): expected rounds in ascending order, each once",
+        ),
         ("min_replies=0", "min_replies is 0.0: expected above 0, to 1"),
         ("clients_per_round=21", "clients_per_round is 21, but the fleet has 20 clients"),
         ("dataset.clients=3", "dataset.clients is 3, but the fleet has 20 clients"),
