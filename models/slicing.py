@@ -125,8 +125,10 @@ class Region:
     def of(self, tensor: Tensor) -> Tensor:
         """The part of the global tensor, as a contiguous copy."""
         for axis, index in enumerate(self.axes):
+            if self.shape[axis] == self.full[axis]:
+                continue
             if isinstance(index, slice):
-                tensor = tensor.narrow(axis, index.start, index.stop - index.start)
+                tensor = tensor.narrow(axis, index.start, self.shape[axis])
             else:
                 tensor = tensor.index_select(axis, torch.from_numpy(index).to(tensor.device))
         return tensor.clone(memory_format=torch.contiguous_format)

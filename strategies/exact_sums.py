@@ -15,7 +15,7 @@ from models.slicing import Region
 
 CAPACITY = 2.0**62
 """What a sum may reach."""
-PARALLEL_FROM = 1 << 19
+PARALLEL_FROM = 1 << 17
 """Values in a tensor from which several threads are used. In a simulation clients keep the cores
 busy: then threads wait for each other longer than one of them needs for a smaller tensor."""
 MAGIC, MAGIC_REACH = 1.5 * 2.0**52, 2.0**50
