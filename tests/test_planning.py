@@ -109,11 +109,7 @@ def test_costs_by_depth_equal_those_of_the_slices_themselves(width: float, kind:
 
 
 def test_memory_is_what_autograd_keeps() -> None:
-    """By hand for a batch of 2, in floats of 4 bytes, with images of 8x8 and width 1/16: 1 channel.
-
-    The stem keeps its input, the norm its input, and the ReLU its output; the rest is counted by
-    a real backward graph in place of `meta`.
-    """
+    """`meta` against the tensors that a real forward pass saves for its backward one."""
     task = Task("resnet20", in_channels=1, image_size=8)
     held = Slice(width=1 / 16, exits=(1,))
     kept: dict[int, int] = {}
