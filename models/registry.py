@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from models.slicing import Slice, SliceError
+
+Walk = Generator[Tensor, Tensor | None, None]
+"""The logits of one exit after the other; what is sent back says which samples go on."""
+
+
+def going_on(x: Tensor, kept: Tensor | None) -> Tensor:
+    """The samples of a batch that a walk goes on with."""
+    return x if kept is None else x[kept]
 
 
 class SlicedNetwork(nn.Module):
@@ -20,6 +28,13 @@ class SlicedNetwork(nn.Module):
     """The early exits' heads, each under the number of the unit that it follows."""
 
     def forward(self, x: Tensor) -> list[Tensor]:
+        return list(self.walk(x))
+
+    def walk(self, x: Tensor) -> Walk:
+        """Yield each exit's logits as they are reached, and compute nothing beyond.
+
+        Who walks may send back which samples of the batch go on, as a mask; the others are gone.
+        """
         raise NotImplementedError
 
 

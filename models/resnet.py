@@ -25,7 +25,7 @@ from models.layers import (
     conv3x3,
     exit_head,
 )
-from models.registry import SlicedNetwork, register
+from models.registry import SlicedNetwork, Walk, going_on, register
 from models.slicing import Slice, SliceError
 
 StemKind = Literal["cifar", "cifar-pool", "imagenet"]
@@ -154,20 +154,17 @@ class ResNet(SlicedNetwork):
             setattr(self, architecture.classifier, nn.Linear(self._width(last), num_classes))
         self.apply(_initialise)
 
-    def forward(self, x: Tensor) -> list[Tensor]:
-        """The logits of each exit held, in order."""
+    def walk(self, x: Tensor) -> Walk:
         x = self.pool(F.relu(self.bn1(self.scale(self.conv1(x)))))
-        logits = []
         for unit in range(1, self.depth + 1):
             stage, block = self.architecture.unit(unit)
             blocks: nn.ModuleDict = getattr(self, f"layer{stage + 1}")
             if str(block) in blocks:
                 x = blocks[str(block)](x)
             if str(unit) in self.exits:
-                logits.append(self.exits[str(unit)](x))
+                x = going_on(x, (yield self.exits[str(unit)](x)))
         if self.depth == self.architecture.units:
-            logits.append(getattr(self, self.architecture.classifier)(x.mean((2, 3))))
-        return logits
+            yield getattr(self, self.architecture.classifier)(x.mean((2, 3)))
 
     def _build_stem(self, stem: StemKind, in_channels: int) -> None:
         if stem not in ("cifar", "cifar-pool", "imagenet"):

@@ -36,14 +36,17 @@ def assert_same_weights(first: Path, second: Path) -> None:
 
 
 def descendants(ancestor: int) -> list[tuple[int, str]]:
-    """The processes below one, as (pid, command)."""
+    """The processes below one, as (pid, command); a child's pid may be the smaller."""
     listing = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True)
-    rows = [line.split(None, 2) for line in listing.stdout.splitlines()]
-    below, found = {ancestor}, []
-    for pid, parent, *command in sorted(rows, key=lambda row: int(row[0])):
-        if int(parent) in below:
-            below.add(int(pid))
-            found.append((int(pid), " ".join(command)))
+    children: dict[int, list[tuple[int, str]]] = {}
+    for line in listing.stdout.splitlines():
+        pid, parent, *command = line.split(None, 2)
+        children.setdefault(int(parent), []).append((int(pid), " ".join(command)))
+    found, left = [], [ancestor]
+    while left:
+        below = children.get(left.pop(), [])
+        found += below
+        left += [pid for pid, _ in below]
     return found
 
 
