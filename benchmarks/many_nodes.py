@@ -12,7 +12,6 @@ from dataclasses import replace
 from flwr.serverapp import Grid
 
 from benchmarks.simulation import echo, nested_strategy, simulate
-from strategies.enrolment import enrol
 
 NODES, SAMPLED, TURNS = 1000, 100, 3
 WINDOWS = (4, 8, 16, 32, 100)
@@ -23,7 +22,7 @@ def main(grid: Grid) -> None:
         f"fleet.clients={NODES} clients_per_round={SAMPLED} strategy=fedavg"
     )
     started = time.perf_counter()
-    federated.clients = enrol(grid, federated.federation, {}, patience=600)
+    federated.enrol(grid, patience=600)
     print(f"{len(federated.clients)} nodes enrolled in {time.perf_counter() - started:.1f} s")
     rates: dict[int, list[float]] = {window: [] for window in WINDOWS}
     for _ in range(TURNS):

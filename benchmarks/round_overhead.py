@@ -16,7 +16,6 @@ from flwr.serverapp.strategy import FedAvg
 
 from benchmarks.simulation import nested_strategy, simulate
 from benchmarks.stock_client import CLIENTS, PLAN, app, network
-from strategies.enrolment import enrol
 
 TURNS, TARGET = 15, 1.0
 
@@ -42,7 +41,7 @@ class TimedFedAvg(FedAvg):
 
 def main(grid: Grid) -> None:
     nested = nested_strategy(PLAN)
-    nested.clients = enrol(grid, nested.federation, {}, patience=600)
+    nested.enrol(grid, patience=600)
     stock = TimedFedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
     arrays = ArrayRecord(network().state_dict())
     times: dict[str, list[float]] = {"nestfl": [], "Flower's FedAvg": []}

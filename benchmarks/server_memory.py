@@ -14,7 +14,6 @@ from pathlib import Path
 from flwr.serverapp import Grid
 
 from benchmarks.simulation import echo, nested_strategy, simulate
-from strategies.enrolment import enrol
 
 FLEETS, ROUNDS, TARGET = (20, 200), 2, 1.3
 PLAN = "model=resnet18 strategy=heterofl strategy.widths=[0.475,1.0] fleet.budgets=[0.25,1.0]"
@@ -54,7 +53,7 @@ def measure(clients: int) -> None:
         federated = nested_strategy(
             f"{PLAN} fleet.clients={clients} clients_per_round={clients} fleet.shares=[1,0]"
         )
-        federated.clients = enrol(grid, federated.federation, {}, patience=600)
+        federated.enrol(grid, patience=600)
         before = own_megabytes()
         with Peak() as peak:
             for number in range(1, ROUNDS + 1):

@@ -39,7 +39,11 @@ def train(message: Message, context: Context) -> Message:
     work, net = received(message)
     data = own_data(work, context).train
     minimised = objective(
-        work.objective, data.labels, work.task.num_classes, **work.objective_settings
+        work.objective,
+        data.labels,
+        work.task.num_classes,
+        work.round,
+        **work.objective_settings,
     )
     report = fit(net, data, minimised, work.train, work.round, work.seed)
     trained = Trained(report.examples, report.loss, report.seconds)

@@ -1,13 +1,14 @@
 """What a client minimises: functions of the logits of each exit held, and the labels.
 
 A new objective is one more registered function. Its keyword-only parameters are its settings,
-which come by name from the config; one called `present` is given the classes that the client has.
+which come by name from the config; one called `present` is given the classes that the client has,
+one called `round` the number of the round.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -52,27 +53,78 @@ def masked_cross_entropy(logits: list[Tensor], labels: Tensor, *, present: Tenso
     return F.cross_entropy(answer.masked_fill(~present.to(answer.device), 0), labels)
 
 
-def objective(name: str, labels: Tensor, num_classes: int, **settings: Any) -> Objective:
-    """The named objective for a client with these labels."""
+@register("self-distillation")
+def self_distillation(
+    logits: list[Tensor],
+    labels: Tensor,
+    *,
+    round: int,
+    beta: float = 0.1,
+    temperature: float = 3.0,
+    normalise: str = "unit",
+    detach_teacher: bool = True,
+    start: int = 1,
+) -> Tensor:
+    """Eq. (5) of ScaleFL: exit i of l learns from the labels and, by `beta`, from the last exit.
+
+    The weights i are divided by their sum, so that one exit is plain cross-entropy; the printed
+    formula's (`normalise="printed"`) add up to a half. Distillation begins in round `start`.
+    """
+    teacher = logits[-1].detach() if detach_teacher else logits[-1]
+    beta = beta if round >= start else 0.0
+    total = torch.zeros((), device=labels.device)
+    for number, student in enumerate(logits, 1):
+        loss = F.cross_entropy(student, labels)
+        if beta and number < len(logits):  # the last exit has nothing to learn from itself
+            loss = loss + beta * kl_divergence(student, teacher, temperature)
+        total = total + number * loss
+    share = 2 if normalise == "unit" else 1
+    return total * share / (len(logits) * (len(logits) + 1))
+
+
+def kl_divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(teacher || student) of softened answers, times T^2: summed over classes, batch mean."""
+    targets = F.log_softmax(teacher / temperature, dim=1)
+    answers = F.log_softmax(student / temperature, dim=1)
+    each = (targets.exp() * (targets - answers)).sum(1)
+    return each.mean() * temperature**2
+
+
+def check_settings(name: str, settings: Mapping[str, Any]) -> None:
+    """Raise `ValueError` unless there is such an objective and it takes these settings."""
     if name not in _OBJECTIVES:
         raise ValueError(f"unknown objective {name!r}; choose from {', '.join(names())}")
-    function = _OBJECTIVES[name]
-    taken = {
-        parameter.name: parameter.default
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-    needs_present = taken.pop("present", None) is not None
-    for setting in settings:
+    taken = _settings_of(name)
+    for setting, value in settings.items():
         if setting not in taken:
             choices = ", ".join(sorted(taken)) or "none"
             raise ValueError(f"unknown setting {setting!r} of {name}; choose from {choices}")
+        if setting == "normalise" and value not in ("unit", "printed"):
+            raise ValueError(f"unknown normalise {value!r}; choose from unit, printed")
     for setting, default in taken.items():
         if default is inspect.Parameter.empty and setting not in settings:
             raise ValueError(f"objective {name} needs the setting {setting!r}")
-    if needs_present:
-        settings["present"] = present_classes(labels, num_classes)
-    return partial(function, **settings)
+
+
+def objective(
+    name: str, labels: Tensor, num_classes: int, round: int = 1, **settings: Any
+) -> Objective:
+    """The named objective for a client with these labels, in a round."""
+    check_settings(name, settings)
+    given = {"present": present_classes(labels, num_classes), "round": round}
+    parameters = inspect.signature(_OBJECTIVES[name]).parameters
+    known = {key: value for key, value in given.items() if key in parameters}
+    return partial(_OBJECTIVES[name], **settings, **known)
+
+
+def _settings_of(name: str) -> dict[str, Any]:
+    """The settings that an objective takes from the config, with their defaults."""
+    return {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(_OBJECTIVES[name]).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        and parameter.name not in ("present", "round")
+    }
 
 
 def present_classes(labels: Tensor, num_classes: int) -> Tensor:

@@ -60,8 +60,7 @@ def choices(group: str) -> list[str]:
 def dump(config: Config) -> str:
     """The configuration as YAML, which `load` reads back equal."""
     values = asdict(config)
-    for group in ("model", "strategy"):
-        values[group] |= values[group].pop(EXTRA)
+    values["model"] |= values["model"].pop(EXTRA)
     for name, value in values["strategy"].copy().items():
         if value is None:
             del values["strategy"][name]

@@ -11,10 +11,9 @@ from typing import Any, Literal
 from data.spec import DatasetSpec
 from protocol.settings import TrainSettings
 
-AssignKind = Literal["tier", "budget", "smallest"]
 CostKind = Literal["parameters", "macs", "memory"]
-Objective = Literal["cross-entropy", "masked-cross-entropy"]
 Rounding = Literal["floor", "ceil"]
+WindowKind = Literal["prefix", "upper-right", "lower-left", "lower-right", "middle", "random"]
 Weighting = Literal["uniform", "examples"]
 
 
@@ -41,7 +40,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class StrategyConfig:
-    """A method, the levels it trains, and whatever else its file in conf/strategy says."""
+    """A method, and the levels it trains."""
 
     name: str
     widths: tuple[float, ...] | None = None
@@ -51,9 +50,12 @@ class StrategyConfig:
     cost: CostKind = "parameters"
     tolerance: float = 0.1
     rounding: Rounding = "floor"
-    assign: AssignKind = "tier"
-    objective: Objective = "cross-entropy"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    levels: int | None = None
+    """Into how many levels clients are sorted by what they afford, where ratios are null."""
+    window: WindowKind = "prefix"
+    """Which channels a slice keeps (ScaleFL)."""
+    objective: str = "cross-entropy"
+    objective_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.widths is not None and self.ratios is not None:
@@ -64,13 +66,14 @@ class StrategyConfig:
                 raise ValueError(
                     f"{name} are {list(shares)}: expected to rise from above 0 to 1, the full model"
                 )
+        if self.levels is not None and (self.widths or self.ratios):
+            raise ValueError(f"levels are {self.levels}: expected null beside widths or ratios")
+        if self.levels is not None:
+            _check_least(self, 1, "levels")
         _check_least(self, 0, "tolerance")
+        from client_app.objectives import check_settings
 
-    @property
-    def levels(self) -> int | None:
-        """How many levels there are, where the file says so."""
-        shares = self.widths or self.ratios
-        return len(shares) if shares else None
+        check_settings(self.objective, self.objective_settings)
 
 
 @dataclass(frozen=True)
@@ -176,19 +179,10 @@ class Config:
             )
         if self.name is not None and not re.fullmatch(r"\w[\w.-]*", self.name):
             raise ValueError(f"name is {self.name!r}: expected letters, digits, '-', '_' and '.'")
-        self._check_levels()
         try:
             self.model.check(self.dataset)
         except ValueError as error:
             raise ValueError(f"model: {error}") from error
-
-    def _check_levels(self) -> None:
-        levels, tiers = self.strategy.levels, len(self.fleet.budgets)
-        if levels and levels != tiers and self.strategy.assign == "tier":
-            raise ValueError(
-                f"strategy {self.strategy.name} has {levels} levels, but the fleet {tiers} tiers; "
-                "make them as many, or set strategy.assign=budget"
-            )
 
 
 def _rises_to_one(shares: tuple[float, ...]) -> bool:

@@ -19,16 +19,24 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor, nn
 
-from models import extract
+from models import PREFIX, Window, extract
 from models.slicing import is_running_statistic
 from protocol.records import Evaluation, ProtocolError, Trained, Work, pack, unpack
 from protocol.records import size as size_of
 from strategies.aggregation import NestedMean, RefusedStateError
 from strategies.enrolment import Client, enrol
+from strategies.evaluation import evaluate_clients, evaluate_levels
 from strategies.federation import Federation, FederationError, Observer, Tally
-from strategies.planning import Level, Split, levels_of, own_exit_only, search_splits
+from strategies.planning import (
+    Level,
+    Split,
+    cluster_budgets,
+    levels_of,
+    own_exit_only,
+    search_splits,
+)
 from strategies.streaming import Reply, stream
-from strategies.submodels import Submodel, initial_state, make_submodels
+from strategies.submodels import Submodel, Submodels
 
 
 class NestedStrategy(Strategy):
@@ -47,12 +55,14 @@ class NestedStrategy(Strategy):
         self.evaluate_on_server = evaluate
         self.observer = observer or Observer()
         self.round = 0
-        self.levels = self.plan()
-        self.submodels = make_submodels(federation.task, self.levels, self.private)
-        self.state = initial_state(federation.task, self.submodels.values(), federation.seed)
         self.clients: dict[int, Client] = {}
-        self.silent: set[int] = set()  # who did not answer in this round
+        self.deaf: set[int] = set()  # nodes that did not answer when they were asked who they are
+        self.silent: set[int] = set()  # clients that did not answer in this round
         self.tally = Tally(0)
+        self.ratios = federation.ratios
+        self.levels: list[Level] = []
+        if federation.widths is not None or self.ratios is not None:
+            self._begin()
 
     # --- what methods choose ---------------------------------------------------------------
 
@@ -63,7 +73,7 @@ class NestedStrategy(Strategy):
         if federation.widths is not None:
             splits = [Split(task.units, width) for width in federation.widths]
         else:
-            ratios = federation.ratios or federation.budgets
+            ratios = self.ratios or federation.budgets
             splits = search_splits(task, ratios, federation.tolerance, federation.cost)
         levels = levels_of(task, splits, federation.rounding)
         return levels if self.trains_early_exits else [own_exit_only(task, each) for each in levels]
@@ -73,19 +83,18 @@ class NestedStrategy(Strategy):
         return is_running_statistic(name)
 
     def level_of(self, client: Client) -> int:
-        """The level that a client trains: the largest it affords, or its tier's."""
+        """The level that a client trains: its tier's, or the largest that its device affords."""
         federation = self.federation
-        if client.profile.budget is None:
-            tier = federation.tier_of(client.number, max(federation.clients, len(self.clients)))
-            return self.levels[min(tier, len(self.levels) - 1)].number
+        if client.profile.budget is None and len(self.levels) == len(federation.budgets):
+            return self.levels[self._tier_of(client)].number
         full = self.levels[-1].cost.of(federation.cost)
-        affordable = [
-            level.number
-            for level in self.levels
-            if level.cost.of(federation.cost)
-            <= client.profile.budget * full * (1 + federation.tolerance)
-        ]
-        return affordable[-1] if affordable else self.levels[0].number
+        afforded = self._budget_of(client) * full * (1 + federation.tolerance)
+        fitting = [each for each in self.levels if each.cost.of(federation.cost) <= afforded]
+        return (fitting or self.levels)[-1 if fitting else 0].number
+
+    def window_of(self, client: int) -> Window:
+        """Which channels a client's slice keeps."""
+        return PREFIX
 
     def before_evaluation(self, grid: Grid) -> None:
         """Called when levels are about to be evaluated."""
@@ -96,9 +105,12 @@ class NestedStrategy(Strategy):
         self, grid: Grid, patience: float = 60.0
     ) -> Result:
         """All rounds that are left, from the first or from where a loaded state ended."""
-        self.clients = enrol(grid, self.federation, self.clients, patience)
+        self.enrol(grid, patience)
         if not self.clients:
             raise FederationError(f"no client answered within {patience:g} s")
+        if not self.levels:
+            self.ratios = self._ratios_of_the_clients()
+            self._begin()
         self.observer.started(self.levels, len(self.clients))
         self.summary()
         for number in range(self.round + 1, self.federation.rounds + 1):
@@ -107,6 +119,32 @@ class NestedStrategy(Strategy):
             metrics = {"round": number, **self.tally.metrics(), **self._evaluations(number, grid)}
             self.observer.finished_round({**metrics, "seconds": time.monotonic() - began})
         return Result()
+
+    def enrol(self, grid: Grid, patience: float) -> None:
+        self.clients, unheard = enrol(grid, self.federation, self.clients, self.deaf, patience)
+        self.deaf |= unheard
+
+    def _begin(self) -> None:
+        """Make the levels and the first global state."""
+        federation = self.federation
+        self.levels = self.plan()
+        self.submodels = Submodels(federation.task, self.levels, self.private)
+        self.state = self.submodels.initial_state(federation.seed)
+
+    def _ratios_of_the_clients(self) -> tuple[float, ...]:
+        """What the levels may cost, by what the clients afford (Task 1 of ScaleFL)."""
+        budgets = [min(1.0, self._budget_of(client)) for client in self.clients.values()]
+        return cluster_budgets(budgets, 1.0, self.federation.levels).ratios
+
+    def _tier_of(self, client: Client) -> int:
+        return self.federation.tier_of(
+            client.number, max(self.federation.clients, len(self.clients))
+        )
+
+    def _budget_of(self, client: Client) -> float:
+        """The share of the full model that a client affords: its device's word, or its tier's."""
+        budget = client.profile.budget
+        return self.federation.budgets[self._tier_of(client)] if budget is None else budget
 
     def train_round(self, number: int, grid: Grid) -> None:
         """One round of training, without evaluation."""
@@ -130,33 +168,48 @@ class NestedStrategy(Strategy):
             dataset=replace(federation.dataset, clients=max(1, len(self.clients))),
             train=federation.train,
             objective=federation.objective,
+            objective_settings=federation.objective_settings,
             round=round,
             seed=seed,
         )
 
+    def submodel_of(self, client: Client) -> Submodel:
+        """What a client holds."""
+        return self.submodels.at(self.level_of(client), self.window_of(client.number))
+
     def _messages(self, round: int, grid: Grid) -> Iterator[tuple[Client, Message]]:
         online = set(grid.get_node_ids())
-        if online - {client.node for client in self.clients.values()}:
-            self.clients = enrol(grid, self.federation, self.clients, patience=0)
+        self.deaf &= online  # who went away and comes back is asked again
+        if online - self.deaf - {client.node for client in self.clients.values()}:
+            self.enrol(grid, patience=0)
         available = [number for number, client in self.clients.items() if client.node in online]
         if not available:
             raise FederationError(f"round {round}: none of {len(self.clients)} clients is online")
         sampled = self.sample(round, available)
         self.tally = Tally(len(sampled))
-        packed: dict[int, ArrayRecord] = {}  # a level's slice is the same for all its clients
-        for number in sampled:
-            client = self.clients[number]
-            submodel = self.submodels[self.level_of(client)]
-            if submodel.number not in packed:
-                packed[submodel.number] = pack(extract(self.state, submodel.map))
-            content = RecordDict(
-                {
-                    "arrays": packed[submodel.number],
-                    "work": self.work(client, submodel, round).record(),
-                }
-            )
-            self.tally.slices[submodel.number].down += size_of(content)
-            yield client, Message(content, dst_node_id=client.node, message_type="train")
+        for client, message in self.messages("train", sampled, self.submodel_of, round):
+            level = self.level_of(client)
+            self.tally.slices[level].down += size_of(message.content)
+            yield client, message
+
+    def messages(
+        self,
+        kind: str,
+        numbers: Iterable[int],
+        submodel_of: Callable[[Client], Submodel],
+        round: int,
+    ) -> Iterator[tuple[Client, Message]]:
+        """A message with its submodel for each client, made when it is asked for."""
+        packed: dict[Submodel, ArrayRecord] = {}
+        for client in (self.clients[number] for number in numbers):
+            submodel = submodel_of(client)
+            if submodel not in packed:
+                if len(packed) == len(self.levels):  # clients have windows of their own
+                    packed.clear()
+                packed[submodel] = pack(extract(self.state, submodel.map))
+            work = self.work(client, submodel, round).record()
+            content = RecordDict({"arrays": packed[submodel], "work": work})
+            yield client, Message(content, dst_node_id=client.node, message_type=kind)
 
     def _fold(self, round: int, replies: Iterable[Reply[Client]]) -> None:
         """Add each reply to the sums as it arrives, then divide."""
@@ -187,7 +240,7 @@ class NestedStrategy(Strategy):
     def _accept(
         self, client: Client, message: Message, mean: NestedMean, by_examples: bool
     ) -> Trained:
-        submodel = self.submodels[self.level_of(client)]
+        submodel = self.submodel_of(client)
         content = message.content
         sums = self.tally.slices[submodel.number]
         sums.up += size_of(content)
@@ -227,77 +280,19 @@ class NestedStrategy(Strategy):
         metrics: dict[str, Any] = {}
         if self._due(round, self.federation.evaluate_every):
             self.before_evaluation(grid)
-            metrics |= self._evaluate_levels()
+            metrics |= evaluate_levels(self)
         if self._due(round, self.federation.evaluate_clients_every):
-            metrics |= self._evaluate_clients(round, grid)
+            metrics |= evaluate_clients(self, round, grid, metrics)
         return metrics
 
     def _due(self, round: int, every: int) -> bool:
         return round == self.federation.rounds or (every > 0 and round % every == 0)
 
-    def _evaluate_levels(self) -> dict[str, Any]:
-        """Every level and every exit on the global test set; worst and mean over levels (NeFL)."""
-        levels: dict[str, Any] = {}
-        for submodel in self.submodels.values():
-            found = self.evaluate_on_server(self.network(submodel))
-            exits = submodel.level.slice.exits or (self.federation.task.units,)
-            levels[str(submodel.number)] = {
-                "accuracy": found.accuracy[-1],
-                "exits": {
-                    str(unit): {"accuracy": accuracy, "loss": loss}
-                    for unit, accuracy, loss in zip(exits, found.accuracy, found.loss, strict=True)
-                },
-            }
-        accuracies = [level["accuracy"] for level in levels.values()]
-        return {
-            "levels": levels,
-            "worst": min(accuracies),
-            "mean": sum(accuracies) / len(accuracies),
-        }
-
-    def _evaluate_clients(self, round: int, grid: Grid) -> dict[str, Any]:
-        """ScaleFL's local and global accuracy: own level and full model, on each client."""
-        answers: dict[str, float] = {}
-        whole = self.submodels[self.levels[-1].number]
-        for kind in ("local", "global"):
-            chosen = {
-                number: self.submodels[self.level_of(client)] if kind == "local" else whole
-                for number, client in self.clients.items()
-            }
-            found = self._ask(grid, "evaluate", chosen, round)
-            scores = [Evaluation.read(content).accuracy[-1] for _, content in sorted(found.items())]
-            if scores:
-                answers[kind] = sum(scores) / len(scores)
-        return answers
-
-    def _ask(
-        self, grid: Grid, kind: str, chosen: Mapping[int, Submodel], round: int
-    ) -> dict[int, RecordDict]:
-        """Send each client a submodel, and collect what they answer; failures are left out.
-
-        Whoever did not answer in this round is not asked: a dead node would take a deadline more.
-        """
-
-        def messages() -> Iterator[tuple[int, Message]]:
-            for number, submodel in chosen.items():
-                if number in self.silent:
-                    continue
-                content = RecordDict(
-                    {
-                        "arrays": pack(extract(self.state, submodel.map)),
-                        "work": self.work(self.clients[number], submodel, round).record(),
-                    }
-                )
-                node = self.clients[number].node
-                yield number, Message(content, dst_node_id=node, message_type=kind)
-
-        replies = stream(grid, messages(), self.federation.window, self.federation.deadline)
-        return {reply.to: reply.message.content for reply in replies if reply.message is not None}
-
     # --- state -------------------------------------------------------------------------------
 
-    def network(self, submodel: Submodel) -> nn.Module:
+    def network(self, level: int) -> nn.Module:
         """A level's network with its part of the global state."""
+        submodel = self.submodels.at(level, self.window_of(0))
         net = self.federation.task.build(submodel.level.slice, device="meta").to_empty(device="cpu")
         net.load_state_dict(extract(self.state, submodel.map))
         return net
@@ -306,10 +301,14 @@ class NestedStrategy(Strategy):
         """All that a round depends on besides the configuration."""
         return {
             "round": torch.tensor(self.round),
+            "ratios": torch.tensor(self.ratios or (), dtype=torch.float64),
             **{f"state.{k}": v for k, v in self.state.items()},
         }
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        if not self.levels:
+            self.ratios = tuple(tensors["ratios"].tolist())
+            self._begin()
         state = {k.removeprefix("state."): v for k, v in tensors.items() if k.startswith("state.")}
         different = {
             name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,14 +47,18 @@ def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
 
 
 def enrol(
-    grid: Grid, federation: Federation, known: Mapping[int, Client], patience: float
-) -> dict[int, Client]:
-    """The clients by number: those known, and whoever else answers the query.
+    grid: Grid,
+    federation: Federation,
+    known: Mapping[int, Client],
+    ignored: AbstractSet[int],
+    patience: float,
+) -> tuple[dict[int, Client], set[int]]:
+    """The clients by number, those known and whoever else answers; and the nodes that do not.
 
-    A node that runs other code ends the run; one that fails to answer is left out for now.
+    A node that runs other code ends the run. Those ignored are not asked.
     """
     nodes = wait_for_nodes(grid, federation.clients, patience)
-    familiar = {client.node for client in known.values()}
+    familiar = {client.node for client in known.values()} | ignored
     new = [node for node in nodes if node not in familiar]
 
     def queries() -> list[tuple[int, Message]]:
@@ -78,4 +83,4 @@ def enrol(
         if number in clients and clients[number].node in nodes:
             raise ProtocolError(f"two nodes say that they hold partition {number}")
         clients[number] = Client(number, node, profiles[node])
-    return clients
+    return clients, set(new) - profiles.keys()

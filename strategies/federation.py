@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from data.spec import DatasetSpec
 from models import Slice, Task
-from models.slicing import Rounding
+from models.slicing import Rounding, WindowKind
 from protocol.records import Work
 from protocol.settings import TrainSettings
 from strategies.cost import CostKind
@@ -32,11 +32,17 @@ class Federation:
     tier_of: Callable[[int, int], int]
     """The tier of client number i of n, where its device does not say what it affords."""
     ratios: tuple[float, ...] | None = None
+    """What the levels may cost; None, without widths, takes it from what the clients afford."""
     widths: tuple[float, ...] | None = None
+    levels: int | None = None
+    """Into how many levels clients are sorted by what they afford; None finds a number."""
     cost: CostKind = "parameters"
     tolerance: float = 0.1
     rounding: Rounding = "floor"
+    window_kind: WindowKind = "prefix"
+    """Which channels a slice keeps, where the method leaves that open."""
     objective: str = "cross-entropy"
+    objective_settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     rounds: int = 10
     clients_per_round: int = 10

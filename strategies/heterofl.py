@@ -14,6 +14,7 @@ from models.slicing import is_running_statistic
 from protocol.records import ProtocolError, Trained, unpack
 from strategies.aggregation import NestedMean, RefusedStateError
 from strategies.base import NestedStrategy
+from strategies.evaluation import ask
 from strategies.submodels import Submodel
 
 
@@ -23,9 +24,9 @@ class HeteroFL(NestedStrategy):
             return
         mean = NestedMean(unit=max(1, *(c.profile.examples for c in self.clients.values())))
         sampled = self.sample(self.round, list(self.clients))
-        chosen = {number: self.submodels[self.level_of(self.clients[number])] for number in sampled}
-        for number, content in self._ask(grid, "query.statistics", chosen, self.round).items():
-            form, mapping = self._statistics_of(chosen[number])
+        found = ask(self, grid, "query.statistics", sampled, self.submodel_of, self.round)
+        for number, content in found.items():
+            form, mapping = self._statistics_of(self.submodel_of(self.clients[number]))
             try:
                 gathered = unpack(content.array_records["arrays"], form)
                 mean.add(gathered, mapping, Trained.read(content).examples)

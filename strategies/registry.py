@@ -6,11 +6,13 @@ from strategies.base import NestedStrategy
 from strategies.decoupled import Decoupled
 from strategies.fedavg import FedAvg
 from strategies.heterofl import HeteroFL
+from strategies.scalefl import ScaleFL
 
 STRATEGIES: dict[str, type[NestedStrategy]] = {
     "decoupled": Decoupled,
     "fedavg": FedAvg,
     "heterofl": HeteroFL,
+    "scalefl": ScaleFL,
 }
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from models import Slice, SliceMap, State, Task, extract, slice_map
+from models import PREFIX, Slice, SliceMap, State, Task, Window, extract, slice_map
 from strategies.planning import Level
+
+KEPT_MAPS = 64
+"""Where every client has a window of its own, maps are made when they are needed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,34 +30,36 @@ class Submodel:
         return self.level.number
 
 
-def make_submodels(
-    task: Task, levels: Iterable[Level], private: Callable[[str], bool]
-) -> dict[int, Submodel]:
-    """The levels by number; what `private` names is kept in a bank for each level."""
-    levels = list(levels)
-    full = task.build(global_slice(task, levels), device="meta")
-    submodels = {}
-    for level in levels:
-        part = task.build(level.slice, device="meta")
-        where = slice_map(full, part, bank=f"level{level.number}", private=private)
-        submodels[level.number] = Submodel(level, part.state_dict(), where)
-    return submodels
+class Submodels:
+    """The submodels of all levels; what `private` names is kept in a bank for each level."""
 
+    def __init__(self, task: Task, levels: Sequence[Level], private: Callable[[str], bool]) -> None:
+        self.task, self.private = task, private
+        self.levels = {level.number: level for level in levels}
+        self.whole = global_slice(task, levels)
+        self._full = task.build(self.whole, device="meta")
+        self.at = lru_cache(maxsize=KEPT_MAPS)(self._at)
 
-def initial_state(task: Task, submodels: Iterable[Submodel], seed: int) -> dict[str, Tensor]:
-    """The full network's first weights, and in each bank the part of them that its level holds."""
-    submodels = list(submodels)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        full = task.build(global_slice(task, [submodel.level for submodel in submodels]))
-    state = {name: tensor.clone() for name, tensor in full.state_dict().items()}
-    for submodel in submodels:
-        part = task.build(submodel.level.slice, device="meta")
-        first = extract(full.state_dict(), slice_map(full, part, private=lambda name: False))
-        for name, region in submodel.map.regions.items():
-            if region.source != name:
-                state[region.source] = first[name]
-    return state
+    def _at(self, level: int, window: Window = PREFIX) -> Submodel:
+        """A level's submodel; the window says which channels it keeps."""
+        chosen = self.levels[level]
+        part = self.task.build(chosen.slice, device="meta")
+        where = slice_map(self._full, part, window, bank=f"level{level}", private=self.private)
+        return Submodel(chosen, part.state_dict(), where)
+
+    def initial_state(self, seed: int) -> dict[str, Tensor]:
+        """The full network's first weights, and in each bank the part that its level holds."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            full = self.task.build(self.whole)
+        state = {name: tensor.clone() for name, tensor in full.state_dict().items()}
+        for level in self.levels.values():
+            part = self.task.build(level.slice, device="meta")
+            first = extract(full.state_dict(), slice_map(full, part, private=lambda name: False))
+            for name, region in self.at(level.number).map.regions.items():
+                if region.source != name:
+                    state[region.source] = first[name]
+        return state
 
 
 def global_slice(task: Task, levels: Iterable[Level]) -> Slice:

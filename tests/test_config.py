@@ -52,6 +52,9 @@ def round_tripped(config: Config, folder: Path) -> Config:
     return load(folder / CONFIG_FILE)
 
 
+STRATEGIES = "decoupled, fedavg, heterofl, scalefl"
+
+
 @pytest.mark.parametrize("override", ["", *EVERY_CHOICE])
 def test_every_choice_composes_and_is_read_back_equal(override: str, tmp_path: Path) -> None:
     config = compose(override)
@@ -117,8 +120,11 @@ def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("strategy=foo", "unknown strategy 'foo'; choose from decoupled, fedavg, heterofl"),
-        ("strategy=", "unknown strategy ''; choose from decoupled, fedavg, heterofl"),
+        (
+            "strategy=foo",
+            "unknown strategy 'foo'; choose from decoupled, fedavg, heterofl, scalefl",
+        ),
+        ("strategy=", "unknown strategy ''; choose from decoupled, fedavg, heterofl, scalefl"),
         ("fleet=tiny", "unknown fleet 'tiny'; choose from even, large, small"),
         ("train=[a]", "unknown train '[a]'; choose from default, paper_cifar"),
         ("experiment=nope", "unknown experiment 'nope'; choose from smoke"),
@@ -177,11 +183,6 @@ def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> No
         (
             "strategy.widths=[0.5,0.25]",
             "strategy: widths are [0.5, 0.25]: expected to rise from above 0 to 1, the full model",
-        ),
-        (
-            "strategy.widths=[0.5,1]",
-            "strategy heterofl has 2 levels, but the fleet 4 tiers; "
-            "make them as many, or set strategy.assign=budget",
         ),
         ("model.norm=x", "model: unknown norm 'x'; choose from bn, bn-running, bn-static, gn"),
         ("model.head=x", "model: unknown exit head 'x'; choose from conv, pool"),

@@ -181,8 +181,8 @@ def slice_bytes() -> dict[int, int]:
     """What each level's tensors take, by themselves."""
     strategy = NestedStrategy(federation(compose(SMALL)), evaluate=None)  # type: ignore[arg-type]
     return {
-        number: sum(tensor.nbytes for tensor in submodel.form.values())
-        for number, submodel in strategy.submodels.items()
+        level.number: sum(t.nbytes for t in strategy.submodels.at(level.number).form.values())
+        for level in strategy.levels
     }
 
 

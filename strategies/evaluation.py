@@ -1,0 +1,79 @@
+"""How good the levels are: each exit on the server's test set, and models on the clients' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+
+from protocol.records import Evaluation
+from strategies.enrolment import Client
+from strategies.streaming import stream
+from strategies.submodels import Submodel
+
+if TYPE_CHECKING:
+    from strategies.base import NestedStrategy
+
+
+def evaluate_levels(strategy: NestedStrategy) -> dict[str, Any]:
+    """Every level and every exit on the global test set; worst and mean over levels (NeFL)."""
+    levels: dict[str, Any] = {}
+    for level in strategy.levels:
+        found = strategy.evaluate_on_server(strategy.network(level.number))
+        exits = level.slice.exits or (strategy.federation.task.units,)
+        levels[str(level.number)] = {
+            "accuracy": found.accuracy[-1],
+            "exits": {
+                str(unit): {"accuracy": accuracy, "loss": loss}
+                for unit, accuracy, loss in zip(exits, found.accuracy, found.loss, strict=True)
+            },
+        }
+    accuracies = [level["accuracy"] for level in levels.values()]
+    return {"levels": levels, "worst": min(accuracies), "mean": fmean(accuracies)}
+
+
+def evaluate_clients(
+    strategy: NestedStrategy, round: int, grid: Grid, metrics: Mapping[str, Any]
+) -> dict[str, Any]:
+    """ScaleFL's local and global accuracy: own level and full model, on each client.
+
+    Both are means over clients: over all of them, and over those of each level.
+    """
+    answers: dict[str, Any] = {"levels": dict(metrics.get("levels", {}))}
+    whole = strategy.submodels.at(strategy.levels[-1].number)
+    level_of = {number: strategy.level_of(client) for number, client in strategy.clients.items()}
+    models = {"local": strategy.submodel_of, "global": lambda client: whole}
+    for kind, submodel_of in models.items():
+        found = ask(strategy, grid, "evaluate", strategy.clients, submodel_of, round)
+        scores = {
+            number: Evaluation.read(content).accuracy[-1]
+            for number, content in sorted(found.items())
+        }
+        if scores:
+            answers[kind] = fmean(scores.values())
+        for level in sorted({level_of[number] for number in scores}):
+            own = fmean(score for number, score in scores.items() if level_of[number] == level)
+            known = answers["levels"].get(str(level), {})
+            answers["levels"][str(level)] = {**known, kind: own}
+    return answers
+
+
+def ask(
+    strategy: NestedStrategy,
+    grid: Grid,
+    kind: str,
+    numbers: Iterable[int],
+    submodel_of: Callable[[Client], Submodel],
+    round: int,
+) -> dict[int, RecordDict]:
+    """Send each client a submodel, and collect what they answer; failures are left out.
+
+    Whoever did not answer in this round is not asked: a dead node would take a deadline more.
+    """
+    asked = [number for number in numbers if number not in strategy.silent]
+    outgoing = strategy.messages(kind, asked, submodel_of, round)
+    replies = stream(grid, outgoing, strategy.federation.window, strategy.federation.deadline)
+    return {r.to.number: r.message.content for r in replies if r.message is not None}
