@@ -1,7 +1,7 @@
 """The sliceable networks: `build("resnet56", num_classes=10, slice=Slice(width=0.5))`."""
 
 from models import resnet as _resnet  # noqa: F401  (registers its networks)
-from models.registry import Family, SlicedNetwork, build, family, names, register
+from models.registry import Family, SlicedNetwork, Walk, build, family, names, register
 from models.slicing import (
     PREFIX,
     Region,
@@ -26,6 +26,7 @@ __all__ = [
     "SlicedNetwork",
     "State",
     "Task",
+    "Walk",
     "Window",
     "build",
     "declare_parts",

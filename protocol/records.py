@@ -7,8 +7,10 @@ both sides build, so only its values cross the wire.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,19 +43,18 @@ class Work:
     round: int = 1
     seed: int = 0
     """Of this client in this round."""
-    code: str = field(default_factory=code_hash)
-    version: int = VERSION
 
     def record(self) -> ConfigRecord:
-        """All but what is as by default, which both sides know: slices can be small."""
-        sent = {**_changed(self), "code": self.code, "version": self.version}
-        return ConfigRecord({"json": json.dumps(sent, separators=(",", ":"))})
+        """All but what is as by default, which both sides know, in few bytes: slices are small."""
+        packed = _squeeze(json.dumps(_changed(self), separators=(",", ":")))
+        return ConfigRecord({"code": code_hash(), "version": VERSION, "packed": packed})
 
     @classmethod
     def read(cls, content: RecordDict) -> Work:
         """The work in a message, from a server that runs the same code."""
-        fields = _tuples(json.loads(str(content.config_records[WORK]["json"])))
-        check_code(fields["code"], fields["version"])
+        record = content.config_records[WORK]
+        check_code(str(record["code"]), int(str(record["version"])))
+        fields = _tuples(json.loads(_expand(bytes(record["packed"]))))  # type: ignore[arg-type]
         return cls(
             **fields
             | {
@@ -177,10 +178,26 @@ def unpack(record: ArrayRecord, like: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def size(content: RecordDict) -> int:
-    """The bytes of a message's content, near enough: arrays and JSON."""
+    """The bytes of a message's content: the arrays, and the settings beside them."""
     arrays = sum(len(a.data) for record in content.array_records.values() for a in record.values())
-    texts = sum(len(str(r.get("json", ""))) for r in content.config_records.values())
-    return arrays + texts
+    settings = [value for record in content.config_records.values() for value in record.values()]
+    return arrays + sum(len(v if isinstance(v, bytes) else str(v)) for v in settings)
+
+
+@cache
+def _usual() -> bytes:
+    """The words that settings are made of, which both sides know: what zlib need not send."""
+    settings = (Task(""), Slice(), DatasetSpec(), TrainSettings())
+    return json.dumps([asdict(each) for each in settings], separators=(",", ":")).encode()
+
+
+def _squeeze(text: str) -> bytes:
+    packer = zlib.compressobj(9, zdict=_usual())
+    return packer.compress(text.encode()) + packer.flush()
+
+
+def _expand(packed: bytes) -> str:
+    return zlib.decompressobj(zdict=_usual()).decompress(packed).decode()
 
 
 def _kind(tensor: Tensor) -> str:

@@ -21,6 +21,7 @@ from server_app.record import RunRecord
 from server_app.summary import show, summarise
 from strategies.base import NestedStrategy
 from strategies.federation import Federation
+from strategies.planning import Split
 from strategies.registry import strategy
 
 app = ServerApp()
@@ -76,6 +77,8 @@ def federation(config: Config) -> Federation:
         tier_of=lambda client, clients: replace(config.fleet, clients=clients).tier_of(client),
         ratios=config.strategy.ratios,
         widths=config.strategy.widths,
+        splits=tuple(Split(int(depth), width) for depth, width in config.strategy.splits or ())
+        or None,
         cost=config.strategy.cost,
         tolerance=config.strategy.tolerance,
         rounding=config.strategy.rounding,

@@ -61,9 +61,6 @@ def dump(config: Config) -> str:
     """The configuration as YAML, which `load` reads back equal."""
     values = asdict(config)
     values["model"] |= values["model"].pop(EXTRA)
-    for name, value in values["strategy"].copy().items():
-        if value is None:
-            del values["strategy"][name]
     return OmegaConf.to_yaml(OmegaConf.create(_lists(values)))
 
 

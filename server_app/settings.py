@@ -47,6 +47,8 @@ class StrategyConfig:
     """Share of the channels that each level keeps, the smallest first."""
     ratios: tuple[float, ...] | None = None
     """What each level may cost, as a share of the full model, the smallest first."""
+    splits: tuple[tuple[float, ...], ...] | None = None
+    """Each level's units and share of the channels, the smallest first."""
     cost: CostKind = "parameters"
     tolerance: float = 0.1
     rounding: Rounding = "floor"
@@ -58,16 +60,22 @@ class StrategyConfig:
     objective_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.widths is not None and self.ratios is not None:
-            raise ValueError("expected one of widths and ratios, got both")
+        given = [name for name in ("widths", "ratios", "splits") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(
+                f"expected one of widths, ratios and splits, got {' and '.join(given)}"
+            )
+        for split in self.splits or ():
+            if len(split) != 2:
+                raise ValueError(f"splits: {list(split)} is no pair of units and width")
         for name in ("widths", "ratios"):
             shares = getattr(self, name)
             if shares is not None and not _rises_to_one(shares):
                 raise ValueError(
                     f"{name} are {list(shares)}: expected to rise from above 0 to 1, the full model"
                 )
-        if self.levels is not None and (self.widths or self.ratios):
-            raise ValueError(f"levels are {self.levels}: expected null beside widths or ratios")
+        if self.levels is not None and given:
+            raise ValueError(f"levels are {self.levels}: expected null beside {given[0]}")
         if self.levels is not None:
             _check_least(self, 1, "levels")
         _check_least(self, 0, "tolerance")

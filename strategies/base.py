@@ -61,17 +61,19 @@ class NestedStrategy(Strategy):
         self.tally = Tally(0)
         self.ratios = federation.ratios
         self.levels: list[Level] = []
-        if federation.widths is not None or self.ratios is not None:
+        if self.ratios or federation.widths or federation.splits:
             self._begin()
 
     # --- what methods choose ---------------------------------------------------------------
 
     def plan(self) -> list[Level]:
-        """The levels: of given widths, or of Eq. (1) for the given shares of the cost."""
+        """The levels: of given widths or splits, or of Eq. (1) for given shares of the cost."""
         federation = self.federation
         task = federation.task
-        if federation.widths is not None:
+        if federation.widths:
             splits = [Split(task.units, width) for width in federation.widths]
+        elif federation.splits:
+            splits = list(federation.splits)
         else:
             ratios = self.ratios or federation.budgets
             splits = search_splits(task, ratios, federation.tolerance, federation.cost)

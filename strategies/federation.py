@@ -13,7 +13,7 @@ from models.slicing import Rounding, WindowKind
 from protocol.records import Work
 from protocol.settings import TrainSettings
 from strategies.cost import CostKind
-from strategies.planning import Level
+from strategies.planning import Level, Split
 
 
 class FederationError(RuntimeError):
@@ -32,8 +32,10 @@ class Federation:
     tier_of: Callable[[int, int], int]
     """The tier of client number i of n, where its device does not say what it affords."""
     ratios: tuple[float, ...] | None = None
-    """What the levels may cost; None, without widths, takes it from what the clients afford."""
+    """What the levels may cost. Levels can also be given by `widths` or by `splits`; where nothing
+    is given they follow from what the clients afford."""
     widths: tuple[float, ...] | None = None
+    splits: tuple[Split, ...] | None = None
     levels: int | None = None
     """Into how many levels clients are sorted by what they afford; None finds a number."""
     cost: CostKind = "parameters"

@@ -170,7 +170,7 @@ def _exits(message: Message) -> int:
         ),
         ("strategy.objective=cross-entropy", "strategy: unknown setting 'beta' of cross-entropy"),
         ("strategy.window=x", "unknown strategy.window 'x'; choose from prefix, upper-right"),
-        ("strategy.levels=4", "strategy: levels are 4: expected null beside widths or ratios"),
+        ("strategy.levels=4", "strategy: levels are 4: expected null beside ratios"),
         ("strategy.nonsense=1", "no key 'nonsense' in strategy; choose from "),
     ],
 )
