@@ -72,7 +72,7 @@ class Request:
         level_of = None
         if budgets:
             amounts = [_number(text) for text in budgets.split(",")]
-            clusters = cluster_budgets(amounts, full_cost=cost_of(task).of(kind))
+            clusters = cluster_budgets(amounts, full_cost=cost_of(task, task.whole).of(kind))
             shares, level_of = clusters.ratios, clusters.level_of
         return cls(
             task=task,
@@ -103,7 +103,7 @@ def make_plan(request: Request, measure: bool = True) -> Plan:
     return Plan(
         request,
         levels,
-        cost_of(request.task),
+        cost_of(request.task, request.task.whole),
         latencies(request.task, levels) if measure else None,
     )
 
@@ -157,8 +157,8 @@ def show(plan: Plan) -> None:
     console = Console()
     console.print(table)
     console.print(
-        "A level of full depth is counted without its early exits, the others with those on their "
-        "path. Memory is what training keeps of one image."
+        "A level of full depth is counted with the network's own exits alone, the others with "
+        "those on their path. Memory is what training keeps of one image."
     )
     if plan.milliseconds:
         console.print(f"Latency: one image on this CPU, {torch.get_num_threads()} threads, median.")

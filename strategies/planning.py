@@ -33,7 +33,7 @@ class Level:
     split: Split
     slice: Slice
     counted: Slice
-    """What the papers' tables count: the slice, but at full depth without its early exits."""
+    """What the papers' tables count: the slice, but at full depth the network's own exits alone."""
     cost: Cost
 
 
@@ -80,7 +80,7 @@ def search_splits(
     pair whose cost is closest to its target, then to the deeper one. The last level is whole.
     """
     _check_ratios(ratios)
-    whole = cost(task, batch=NORMABLE).of(kind)
+    whole = cost(task, task.whole, batch=NORMABLE).of(kind)
     splits: list[Split] = []
     for level, ratio in enumerate(ratios[:-1], 1):
         found = _search_level(task, splits, ratio * whole, tolerance, kind, grid)
@@ -151,16 +151,19 @@ def levels_of(task: Task, splits: Sequence[Split], rounding: Rounding = "floor")
     for number, split in enumerate(splits, 1):
         path = {lower.depth for lower in splits[:number] if lower.depth <= split.depth}
         held = Slice(width=split.width, exits=tuple(sorted(path)), rounding=rounding)
-        counted = replace(held, exits=None) if split.depth == task.units else held
-        levels.append(Level(number, split, held, counted, cost(task, counted)))
+        levels.append(_level(task, number, split, held))
     return levels
 
 
 def own_exit_only(task: Task, level: Level) -> Level:
     """The level without the exits of the levels below, for methods that do not train them."""
     held = replace(level.slice, exits=(level.split.depth,))
-    counted = replace(held, exits=None) if level.split.depth == task.units else held
-    return replace(level, slice=held, counted=counted, cost=cost(task, counted))
+    return _level(task, level.number, level.split, held)
+
+
+def _level(task: Task, number: int, split: Split, held: Slice) -> Level:
+    counted = replace(held, exits=task.whole.exits) if split.depth == task.units else held
+    return Level(number, split, held, counted, cost(task, counted))
 
 
 def _check_ratios(ratios: Sequence[float]) -> None:
