@@ -92,7 +92,9 @@ class Plan:
     request: Request
     levels: list[Level]
     whole: Cost
+    measured: bool
     milliseconds: list[float] | None
+    """None if it was not asked for, or if the network takes no single image of this size."""
 
 
 def make_plan(request: Request, measure: bool = True) -> Plan:
@@ -104,14 +106,16 @@ def make_plan(request: Request, measure: bool = True) -> Plan:
         request,
         levels,
         cost_of(request.task, request.task.whole),
+        measure,
         latencies(request.task, levels) if measure else None,
     )
 
 
-def latencies(task: Task, levels: Sequence[Level], seconds: float = 2.0) -> list[float]:
+def latencies(task: Task, levels: Sequence[Level], seconds: float = 2.0) -> list[float] | None:
     """The median time of one image's forward pass at each level, in milliseconds.
 
-    The levels take turns, so that a busy machine slows them all alike.
+    The levels take turns, so that a busy machine slows them all alike. None where an image shrinks
+    to one pixel, which batch norm without running statistics refuses.
     """
     nets = [task.build(level.counted).eval() for level in levels]
     image = task.input(1)
@@ -120,8 +124,8 @@ def latencies(task: Task, levels: Sequence[Level], seconds: float = 2.0) -> list
         try:
             for net in nets:
                 net(image)
-        except ValueError as error:
-            raise PlanError(f"no latency of one image, only with --no-latency: {error}") from None
+        except ValueError:
+            return None
         while len(turns) < 5 or sum(map(sum, turns)) < seconds:
             turns.append([_seconds(net, image) for net in nets])
     return [1000 * statistics.median(times) for times in zip(*turns, strict=True)]
@@ -162,6 +166,11 @@ def show(plan: Plan) -> None:
     )
     if plan.milliseconds:
         console.print(f"Latency: one image on this CPU, {torch.get_num_threads()} threads, median.")
+    elif plan.measured:
+        console.print(
+            "No latency: one image of this size shrinks to a pixel, which batch norm cannot "
+            "take by itself (see the model's norm)."
+        )
     if plan.request.level_of:
         console.print(f"Levels of the clients: {', '.join(map(str, plan.request.level_of))}")
 

@@ -76,8 +76,9 @@ def search_splits(
 ) -> list[Split]:
     """Eq. (1) for each level in turn: the pair with the least |depth - width| within tolerance.
 
-    A level's cost counts the exits of the levels below it, which lie on its path. Ties go to the
-    pair whose cost is closest to its target, then to the deeper one. The last level is whole.
+    A level's cost counts the exits of the levels below it, which lie on its path, or at full depth
+    those of the network itself. Ties go to the pair whose cost is closest to its target, then to
+    the deeper one. The last level is whole.
     """
     _check_ratios(ratios)
     whole = cost(task, task.whole, batch=NORMABLE).of(kind)
@@ -123,16 +124,17 @@ def _search_level(
     grid: Grid,
 ) -> list[_Candidate]:
     """All pairs deeper than the level below, down to the width at which all cost too little."""
-    depths = tuple(grid.depths(task.units))
+    depths, own_exits = grid.depths(task.units), task.whole.exits or ()
     lowest = below[-1].depth if below else 0
     found: list[_Candidate] = []
     for width in grid.widths():
-        costs = costs_by_depth(task, width, depths, kind)
-        on_path = sum((costs[split.depth].head for split in below), Cost())
+        costs = costs_by_depth(task, width, tuple(sorted({*depths, *own_exits})), kind)
         at_width = []
         for depth in depths:
             if depth > lowest:
-                total = (costs[depth].trunk + costs[depth].head + on_path).of(kind)
+                on_path = (*(split.depth for split in below), depth)
+                exits = own_exits if depth == task.units else on_path
+                total = sum((costs[unit].head for unit in exits), costs[depth].trunk).of(kind)
                 at_width.append(_Candidate(Split(depth, width), task.units, total / target - 1))
         found += at_width
         if all(candidate.excess < -tolerance for candidate in at_width):

@@ -76,7 +76,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "vgg"], "unknown model 'vgg'; choose from resnet110"),
+        (["--model", "vgg"], "unknown model 'vgg'; choose from efficientnet_b4"),
         (["--cost", "flops"], "unknown cost 'flops'; choose from parameters, macs, memory"),
         (["--ratios", "1,.5"], "expected to rise from above 0 to 1"),
         (["--ratios", ".5,x,1"], "'x' is not a number"),
