@@ -165,9 +165,11 @@ def assert_untrained_slices_change_nothing(
     """Cut slices, each through another window, do not train, average: no bit has changed."""
     full = build(name, 10, slice=Slice(exits=exits), **options)
     state, mean = full.state_dict(), NestedMean()
+    threads = torch.get_num_threads()
     for held, kind in zip(slices, WINDOWS, strict=False):
         part = build(name, 10, slice=held, device="meta", **options)
         mapping = slice_map(full, part, Window(kind, seed=5))
         mean.add(extract(state, mapping), mapping, 0.3)
     after = mean.result(state)
+    torch.set_num_threads(threads)  # numba's have become torch's: slow for the tests that follow
     assert all(torch.equal(after[name], state[name]) for name in state)

@@ -94,7 +94,7 @@ def test_levels_of_width_alone_count_all_four_classifiers() -> None:
 
 
 def test_the_search_keeps_to_the_published_base() -> None:
-    splits = search_splits(MSDNET, halving_ratios(2), grid=Grid(depth_steps=8, width_step=0.1))
+    splits = search_splits(MSDNET, halving_ratios(2), grid=Grid(depth_steps=8, width_step=0.15))
     [half, whole] = levels_of(MSDNET, splits)
     assert whole.cost.parameters == 2_646_556
     assert abs(half.cost.parameters / whole.cost.parameters - 0.5) <= 0.05
@@ -102,9 +102,9 @@ def test_the_search_keeps_to_the_published_base() -> None:
 
 @pytest.mark.parametrize("kind", ["parameters", "macs"])
 def test_what_runs_up_to_an_exit_is_what_a_slice_that_ends_there_costs(kind: CostKind) -> None:
-    depths = (1, 2, 7, 8, 9, 10, 15, 16, 17, 18, 24)
+    depths = (1, 2, 8, 9, 15, 16, 24)
     costs = costs_by_depth(MSDNET, 0.65, depths, kind)
-    for depth in (1, 2, 9, 10, 15, 24):
+    for depth in (2, 9, 15, 24):
         alone = cost(MSDNET, Slice(0.65, exits=(depth,)), batch=2)
         assert (costs[depth].trunk + costs[depth].head).of(kind) == alone.of(kind)
 
@@ -123,7 +123,7 @@ def test_nothing_that_no_exit_reads_exists() -> None:
 
 
 @pytest.mark.parametrize("norm", ["bn", "bn-running"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_a_slice_computes_what_the_masked_network_computes(
     norm: NormKind, data: st.DataObject
