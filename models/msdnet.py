@@ -33,7 +33,8 @@ FACTORS = (1, 2, 4)
 """Of each scale, the finest first: how many times the channels, and how wide a bottleneck."""
 SCALES = range(len(FACTORS))
 INITIAL, GROWTH, HEAD = 16, 6, 128
-"""Channels of the finest scale's stem and layers, and of the heads."""
+"""Channels of the finest scale's stem and layers, and of the heads. A slice cuts these; the other
+scales have multiples of them."""
 
 Parts = tuple[int, ...]
 """The channels of each concatenated part of a feature map."""
