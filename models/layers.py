@@ -75,6 +75,14 @@ def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
 
 
+def initialise(module: nn.Module) -> None:
+    """He et al.'s start for convolutions; to be `apply`d to a network."""
+    if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
 class PoolHead(nn.Module):
     """Global average pool and a linear layer: the exit of collaborative inference (CIS)."""
 

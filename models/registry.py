@@ -48,6 +48,8 @@ class Family:
     construct: Constructor
     units: int
     """Blocks or layers that depth is counted in; exit number `units` is the final head."""
+    own_exits: tuple[int, ...] = ()
+    """Early exits that are part of the network as it was published, and of what it costs."""
 
     @property
     def options(self) -> list[str]:
@@ -59,13 +61,15 @@ class Family:
 _FAMILIES: dict[str, Family] = {}
 
 
-def register(name: str, units: int) -> Callable[[Constructor], Constructor]:
+def register(
+    name: str, units: int, own_exits: tuple[int, ...] = ()
+) -> Callable[[Constructor], Constructor]:
     """Offer a constructor under a name."""
 
     def add(construct: Constructor) -> Constructor:
         if name in _FAMILIES:
             raise ValueError(f"a model named {name!r} is registered already")
-        _FAMILIES[name] = Family(construct, units)
+        _FAMILIES[name] = Family(construct, units, own_exits)
         return construct
 
     return add

@@ -24,9 +24,10 @@ from models.layers import (
     choose_scaler,
     conv3x3,
     exit_head,
+    initialise,
 )
 from models.registry import SlicedNetwork, Walk, going_on, register
-from models.slicing import Slice, SliceError
+from models.slicing import Slice, check_stages
 
 StemKind = Literal["cifar", "cifar-pool", "imagenet"]
 ShortcutKind = Literal["A", "B"]
@@ -140,7 +141,8 @@ class ResNet(SlicedNetwork):
         head: HeadKind = "conv",
     ) -> None:
         super().__init__()
-        self.architecture, self.slice = architecture, _checked(slice, architecture)
+        check_stages(slice, architecture.blocks)
+        self.architecture, self.slice = architecture, slice
         self.norm, self.scaler, self.shortcut = choose_norm(norm), scaler, shortcut
         self.depth = slice.exits[-1] if slice.exits else architecture.units
         self._build_stem(stem, in_channels)
@@ -152,7 +154,7 @@ class ResNet(SlicedNetwork):
         if self.depth == architecture.units:
             last = len(architecture.planes) - 1
             setattr(self, architecture.classifier, nn.Linear(self._width(last), num_classes))
-        self.apply(_initialise)
+        self.apply(initialise)
 
     def walk(self, x: Tensor) -> Walk:
         x = self.pool(F.relu(self.bn1(self.scale(self.conv1(x)))))
@@ -216,29 +218,6 @@ class ResNet(SlicedNetwork):
 
     def _scaler(self, stage: int) -> nn.Module:
         return choose_scaler(self.scaler, self.slice.share(stage))
-
-
-def _checked(slice: Slice, architecture: Architecture) -> Slice:
-    stages = len(architecture.blocks)
-    if isinstance(slice.width, tuple) and len(slice.width) != stages:
-        raise SliceError(f"width {slice.width}: expected one share for each of {stages} stages")
-    if slice.blocks is not None:
-        if len(slice.blocks) != stages:
-            raise SliceError(
-                f"blocks {slice.blocks}: expected one tuple for each of {stages} stages"
-            )
-        for stage, (kept, count) in enumerate(zip(slice.blocks, architecture.blocks, strict=True)):
-            absent = [block for block in kept if not 0 <= block < count]
-            if absent:
-                raise SliceError(
-                    f"stage {stage + 1} has blocks 0 to {count - 1}; blocks {absent} are not there"
-                )
-    return slice
-
-
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
-        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def _register(name: str, architecture: Architecture) -> None:

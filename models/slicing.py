@@ -67,6 +67,23 @@ class Slice:
         return max(1, kept)
 
 
+def check_stages(slice: Slice, blocks: Sequence[int]) -> None:
+    """Raise `SliceError` if a network with so many blocks in each stage has no such slice."""
+    stages = len(blocks)
+    if isinstance(slice.width, tuple) and len(slice.width) != stages:
+        raise SliceError(f"width {slice.width}: expected one share for each of {stages} stages")
+    if slice.blocks is None:
+        return
+    if len(slice.blocks) != stages:
+        raise SliceError(f"blocks {slice.blocks}: expected one tuple for each of {stages} stages")
+    for stage, (kept, count) in enumerate(zip(slice.blocks, blocks, strict=True)):
+        absent = [block for block in kept if not 0 <= block < count]
+        if absent:
+            raise SliceError(
+                f"stage {stage + 1} has blocks 0 to {count - 1}; blocks {absent} are not there"
+            )
+
+
 @dataclass(frozen=True)
 class Window:
     """Which `k` of the `n` positions of an axis are kept.

@@ -27,6 +27,12 @@ class Task:
     def units(self) -> int:
         return family(self.model).units
 
+    @property
+    def whole(self) -> Slice:
+        """The full network, with the exits that are part of it."""
+        own = family(self.model).own_exits
+        return Slice(exits=(*own, self.units)) if own else Slice()
+
     def build(self, slice: Slice, device: str = "cpu") -> SlicedNetwork:
         options = dict(self.options)
         return build(self.model, self.num_classes, self.in_channels, slice, device, **options)

@@ -72,7 +72,7 @@ class Request:
         level_of = None
         if budgets:
             amounts = [_number(text) for text in budgets.split(",")]
-            clusters = cluster_budgets(amounts, full_cost=cost_of(task).of(kind))
+            clusters = cluster_budgets(amounts, full_cost=cost_of(task, task.whole).of(kind))
             shares, level_of = clusters.ratios, clusters.level_of
         return cls(
             task=task,
@@ -92,7 +92,9 @@ class Plan:
     request: Request
     levels: list[Level]
     whole: Cost
+    measured: bool
     milliseconds: list[float] | None
+    """None if it was not asked for, or if the network takes no single image of this size."""
 
 
 def make_plan(request: Request, measure: bool = True) -> Plan:
@@ -103,15 +105,17 @@ def make_plan(request: Request, measure: bool = True) -> Plan:
     return Plan(
         request,
         levels,
-        cost_of(request.task),
+        cost_of(request.task, request.task.whole),
+        measure,
         latencies(request.task, levels) if measure else None,
     )
 
 
-def latencies(task: Task, levels: Sequence[Level], seconds: float = 2.0) -> list[float]:
+def latencies(task: Task, levels: Sequence[Level], seconds: float = 2.0) -> list[float] | None:
     """The median time of one image's forward pass at each level, in milliseconds.
 
-    The levels take turns, so that a busy machine slows them all alike.
+    The levels take turns, so that a busy machine slows them all alike. None where an image shrinks
+    to one pixel, which batch norm without running statistics refuses.
     """
     nets = [task.build(level.counted).eval() for level in levels]
     image = task.input(1)
@@ -120,8 +124,8 @@ def latencies(task: Task, levels: Sequence[Level], seconds: float = 2.0) -> list
         try:
             for net in nets:
                 net(image)
-        except ValueError as error:
-            raise PlanError(f"no latency of one image, only with --no-latency: {error}") from None
+        except ValueError:
+            return None
         while len(turns) < 5 or sum(map(sum, turns)) < seconds:
             turns.append([_seconds(net, image) for net in nets])
     return [1000 * statistics.median(times) for times in zip(*turns, strict=True)]
@@ -157,11 +161,16 @@ def show(plan: Plan) -> None:
     console = Console()
     console.print(table)
     console.print(
-        "A level of full depth is counted without its early exits, the others with those on their "
-        "path. Memory is what training keeps of one image."
+        "A level of full depth is counted with the network's own exits alone, the others with "
+        "those on their path. Memory is what training keeps of one image."
     )
     if plan.milliseconds:
         console.print(f"Latency: one image on this CPU, {torch.get_num_threads()} threads, median.")
+    elif plan.measured:
+        console.print(
+            "No latency: one image of this size shrinks to a pixel, which batch norm cannot "
+            "take by itself (see the model's norm)."
+        )
     if plan.request.level_of:
         console.print(f"Levels of the clients: {', '.join(map(str, plan.request.level_of))}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,11 @@ def add_tensor(total: Sums, region: Region, tensor: Tensor, scale: float) -> flo
         return 0.0
     floats, bits, magnitude = _FORMS[values.dtype.itemsize]
     limits = np.array([MAGIC_REACH / abs(scale), CAPACITY / abs(scale)], floats).view(bits)
-    add_runs = _add_runs if values.size < PARALLEL_FROM else _add_runs_in_parallel
-    peak = add_runs(total, *region.runs, values, values.view(bits), magnitude, scale, limits)
+    arguments = total, *region.runs, values, values.view(bits), magnitude, scale, limits
+    if values.size < PARALLEL_FROM:
+        peak = _add_runs(*arguments)
+    else:
+        peak = _in_parallel(_add_runs_in_parallel, *arguments)
     return float(bits(peak).view(floats))
 
 
@@ -66,9 +70,21 @@ def quotient(total: Sums, count: Sums, per_weight: float, previous: Tensor, blur
     """`total / (count * per_weight)`, or `previous` where nothing was counted or within `blur`."""
     before = previous.detach().cpu().double().contiguous().numpy().reshape(-1)
     mean = np.empty_like(before)
-    divide = _divide if mean.size < PARALLEL_FROM else _divide_in_parallel
-    divide(total, count, per_weight, before, blur, mean)
+    arguments = total, count, per_weight, before, blur, mean
+    if mean.size < PARALLEL_FROM:
+        _divide(*arguments)
+    else:
+        _in_parallel(_divide_in_parallel, *arguments)
     return torch.from_numpy(mean).view(previous.shape)
+
+
+def _in_parallel(loop: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a parallel loop, and leave torch its threads: numba's OpenMP is torch's, and sets them."""
+    threads = torch.get_num_threads()
+    result = loop(*arguments)
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    return result
 
 
 def _flat(tensor: Tensor) -> NDArray[np.floating[Any]]:

@@ -33,7 +33,7 @@ class Level:
     split: Split
     slice: Slice
     counted: Slice
-    """What the papers' tables count: the slice, but at full depth without its early exits."""
+    """What the papers' tables count: the slice, but at full depth the network's own exits alone."""
     cost: Cost
 
 
@@ -76,11 +76,12 @@ def search_splits(
 ) -> list[Split]:
     """Eq. (1) for each level in turn: the pair with the least |depth - width| within tolerance.
 
-    A level's cost counts the exits of the levels below it, which lie on its path. Ties go to the
-    pair whose cost is closest to its target, then to the deeper one. The last level is whole.
+    A level's cost counts the exits of the levels below it, which lie on its path, or at full depth
+    those of the network itself. Ties go to the pair whose cost is closest to its target, then to
+    the deeper one. The last level is whole.
     """
     _check_ratios(ratios)
-    whole = cost(task, batch=NORMABLE).of(kind)
+    whole = cost(task, task.whole, batch=NORMABLE).of(kind)
     splits: list[Split] = []
     for level, ratio in enumerate(ratios[:-1], 1):
         found = _search_level(task, splits, ratio * whole, tolerance, kind, grid)
@@ -123,16 +124,17 @@ def _search_level(
     grid: Grid,
 ) -> list[_Candidate]:
     """All pairs deeper than the level below, down to the width at which all cost too little."""
-    depths = tuple(grid.depths(task.units))
+    depths, own_exits = grid.depths(task.units), task.whole.exits or ()
     lowest = below[-1].depth if below else 0
     found: list[_Candidate] = []
     for width in grid.widths():
-        costs = costs_by_depth(task, width, depths, kind)
-        on_path = sum((costs[split.depth].head for split in below), Cost())
+        costs = costs_by_depth(task, width, tuple(sorted({*depths, *own_exits})), kind)
         at_width = []
         for depth in depths:
             if depth > lowest:
-                total = (costs[depth].trunk + costs[depth].head + on_path).of(kind)
+                on_path = (*(split.depth for split in below), depth)
+                exits = own_exits if depth == task.units else on_path
+                total = sum((costs[unit].head for unit in exits), costs[depth].trunk).of(kind)
                 at_width.append(_Candidate(Split(depth, width), task.units, total / target - 1))
         found += at_width
         if all(candidate.excess < -tolerance for candidate in at_width):
@@ -151,16 +153,19 @@ def levels_of(task: Task, splits: Sequence[Split], rounding: Rounding = "floor")
     for number, split in enumerate(splits, 1):
         path = {lower.depth for lower in splits[:number] if lower.depth <= split.depth}
         held = Slice(width=split.width, exits=tuple(sorted(path)), rounding=rounding)
-        counted = replace(held, exits=None) if split.depth == task.units else held
-        levels.append(Level(number, split, held, counted, cost(task, counted)))
+        levels.append(_level(task, number, split, held))
     return levels
 
 
 def own_exit_only(task: Task, level: Level) -> Level:
     """The level without the exits of the levels below, for methods that do not train them."""
     held = replace(level.slice, exits=(level.split.depth,))
-    counted = replace(held, exits=None) if level.split.depth == task.units else held
-    return replace(level, slice=held, counted=counted, cost=cost(task, counted))
+    return _level(task, level.number, level.split, held)
+
+
+def _level(task: Task, number: int, split: Split, held: Slice) -> Level:
+    counted = replace(held, exits=task.whole.exits) if split.depth == task.units else held
+    return Level(number, split, held, counted, cost(task, counted))
 
 
 def _check_ratios(ratios: Sequence[float]) -> None:

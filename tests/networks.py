@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models import Slice, SliceMap, declare_parts
+from models import (
+    Slice,
+    SlicedNetwork,
+    SliceMap,
+    Window,
+    build,
+    declare_parts,
+    extract,
+    slice_map,
+)
+from models.slicing import WindowKind
+from strategies.aggregation import NestedMean
+
+WINDOWS: list[WindowKind] = ["prefix", "lower-right", "middle", "random", "rolling"]
+"""Those that cut a layer's inputs as they cut the outputs that it reads."""
 
 
 class Dense(nn.Module):
@@ -85,3 +102,72 @@ def randomised(net: nn.Module, seed: int = 0) -> nn.Module:
             elif tensor.is_floating_point() and tensor.ndim == 1:
                 tensor.normal_(0.3, 0.7, generator=generator)
     return net
+
+
+def assert_slice_equals_masked_full(
+    name: str,
+    held: Slice,
+    window: Window,
+    full_exits: tuple[int, ...],
+    size: int = 16,
+    **options: Any,
+) -> None:
+    """Give the slice its part of a full network, and compare with that network masked.
+
+    A channel is masked by its norm's weight and bias, both zero; a block by all of its norms'. What
+    squeeze-and-excitation squeezes has no norm: there the weights are zero too.
+    """
+    full = build(name, 10, slice=Slice(exits=full_exits), **options)
+    randomised(full)
+    part = build(name, 10, slice=held, **options)
+    mapping = slice_map(full, part, window, private=lambda name: False)
+    part.load_state_dict(extract(full.state_dict(), mapping))
+    masking = [
+        key
+        for key, tensor in full.named_parameters()
+        if tensor.ndim == 1 or key.endswith("fc1.weight")
+    ]
+    full.load_state_dict(zeros_outside(full.state_dict(), mapping, *masking))
+    images = torch.randn(4, 3, size, size)
+    with torch.no_grad():
+        answers = dict(zip(full_exits, full.eval()(images), strict=True))
+        for unit, logits in zip(held.exits or full_exits[-1:], part.eval()(images), strict=True):
+            torch.testing.assert_close(logits, answers[unit], rtol=1e-4, atol=1e-4)
+
+
+def assert_a_walk_goes_on_with_those_kept(net: SlicedNetwork, images: Tensor) -> None:
+    """Send back a mask at each exit: the logits are those of a walk of the kept samples alone."""
+    net.eval()
+    with torch.no_grad():
+        whole, walk = net(images), net.walk(images)
+        left = torch.arange(len(images))
+        logits = next(walk)
+        for answers in whole:
+            torch.testing.assert_close(logits, answers[left], rtol=1e-4, atol=1e-4)
+            kept = torch.arange(len(left)) != len(left) // 2
+            left = left[kept]
+            try:
+                logits = walk.send(kept)
+            except StopIteration:
+                assert answers is whole[-1]
+
+
+def assert_all_have_gradients(net: SlicedNetwork, images: Tensor) -> None:
+    """Train on all exits at once: no parameter is left without a gradient."""
+    labels = torch.arange(len(images))
+    torch.stack([F.cross_entropy(logits, labels) for logits in net(images)]).sum().backward()
+    assert [name for name, tensor in net.named_parameters() if tensor.grad is None] == []
+
+
+def assert_untrained_slices_change_nothing(
+    name: str, exits: tuple[int, ...], slices: Sequence[Slice], **options: Any
+) -> None:
+    """Cut slices, each through another window, do not train, average: no bit has changed."""
+    full = build(name, 10, slice=Slice(exits=exits), **options)
+    state, mean = full.state_dict(), NestedMean()
+    for held, kind in zip(slices, WINDOWS, strict=False):
+        part = build(name, 10, slice=held, device="meta", **options)
+        mapping = slice_map(full, part, Window(kind, seed=5))
+        mean.add(extract(state, mapping), mapping, 0.3)
+    after = mean.result(state)
+    assert all(torch.equal(after[name], state[name]) for name in state)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -330,3 +332,16 @@ def test_many_windows_in_one_round_are_all_counted() -> None:
         mapping = part(1, window=Window("rolling", shift))
         mean.add(reply(mapping, shift), mapping)
     assert mean.result(filled(9))["bias"].tolist() == [0, 1, 2, 3]
+
+
+def test_averaging_leaves_torch_its_number_of_threads() -> None:
+    """Parallel sums run on torch's OpenMP, and would set the threads of all that follows."""
+    script = (
+        "import torch; torch.set_num_threads(1); from torch import nn\n"
+        "from models import slice_map; from strategies.aggregation import NestedMean\n"
+        "net = nn.Linear(512, 512); mean = NestedMean()\n"
+        "mean.add(net.state_dict(), slice_map(net, net)); mean.result(net.state_dict())\n"
+        "print(torch.get_num_threads())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "1\n", done.stderr

@@ -46,6 +46,12 @@ def test_json_holds_the_plan_and_the_latencies() -> None:
         assert abs(level["share"] / ratio - 1) <= 0.1
 
 
+def test_a_network_that_takes_no_single_image_is_planned_without_latency() -> None:
+    code, out, _ = plan("--model", "resnet18", "--image-size", "8", "--splits", "3:.5,8:1")
+    assert code == 0
+    assert "No latency: one image of this size shrinks to a pixel" in out
+
+
 def test_width_alone_is_a_given_split_at_full_depth() -> None:
     _, out, _ = plan("--splits", "1.0:.5,1.0:1", "--json", "--no-latency")
     half, whole = json.loads(out)["levels"]
@@ -76,7 +82,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "vgg"], "unknown model 'vgg'; choose from resnet110"),
+        (["--model", "vgg"], "unknown model 'vgg'; choose from efficientnet_b4"),
         (["--cost", "flops"], "unknown cost 'flops'; choose from parameters, macs, memory"),
         (["--ratios", "1,.5"], "expected to rise from above 0 to 1"),
         (["--ratios", ".5,x,1"], "'x' is not a number"),

@@ -11,10 +11,11 @@ import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import Slice, SlicedNetwork, SliceError, Window, build, extract, names, slice_map
+from models import Slice, SlicedNetwork, SliceError, Window, build, names
 from models.layers import NormKind, StaticBatchNorm2d
-from models.slicing import WindowKind
-from tests.networks import randomised, zeros_outside
+from tests.networks import WINDOWS, assert_slice_equals_masked_full, randomised
+
+RESNETS = [name for name in names() if name.startswith("resnet")]
 
 
 def parameters(net: SlicedNetwork) -> int:
@@ -45,7 +46,7 @@ def test_torchvision_weights_load_and_give_torchvisions_answers(name: str) -> No
     torch.testing.assert_close(ours(images)[-1], theirs(images))
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", RESNETS)
 @pytest.mark.parametrize("stem", ["cifar", "cifar-pool", "imagenet"])
 def test_digits_of_one_channel_and_8x8_pixels_pass(name: str, stem: str) -> None:
     net = build(name, 10, in_channels=1, slice=Slice(width=0.25, exits=(2, 3)), stem=stem)
@@ -83,38 +84,6 @@ def test_a_skipped_block_that_changes_the_shape_keeps_its_projection_alone() -> 
     assert net(torch.randn(2, 3, 16, 16))[0].shape == (2, 10)
 
 
-WINDOWS: list[WindowKind] = ["prefix", "lower-right", "middle", "random", "rolling"]
-
-
-def assert_slice_equals_masked_full(
-    name: str, held: Slice, window: Window, full_exits: tuple[int, ...], **options: Any
-) -> None:
-    """Give the slice its part of a full network, and compare with that network masked.
-
-    A channel is masked by its norm's weight and bias, both zero; a block by all of its norms'.
-    """
-    full = build(name, 10, slice=Slice(exits=full_exits), **options)
-    randomised(full)
-    part = build(name, 10, slice=held, **options)
-    mapping = slice_map(full, part, window, private=lambda name: False)
-    part.load_state_dict(extract(full.state_dict(), mapping))
-    norms = [key for key, tensor in full.named_parameters() if tensor.ndim == 1]
-    masked = build(name, 10, slice=Slice(exits=full_exits), **options)
-    masked.load_state_dict(
-        zeros_outside(
-            full.state_dict(), mapping, *(key for key in norms if not _is_classifier(key))
-        )
-    )
-    images = torch.randn(4, 3, 16, 16)
-    answers = dict(zip(full_exits, masked.eval()(images), strict=True))
-    for unit, logits in zip(held.exits or full_exits[-1:], part.eval()(images), strict=True):
-        torch.testing.assert_close(logits, answers[unit], rtol=1e-4, atol=1e-4)
-
-
-def _is_classifier(name: str) -> bool:
-    return name.split(".")[-2] in ("fc", "linear")
-
-
 @pytest.mark.parametrize("norm", ["bn", "bn-running", "bn-static"])
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
@@ -150,8 +119,8 @@ def test_option_a_slices_meet_the_channels_they_meet_in_the_full_network(width: 
     assert_slice_equals_masked_full("resnet20", held, Window(), (4, 9), shortcut="A")
 
 
-@pytest.mark.parametrize("name", names())
-def test_every_family_computes_its_masked_network(name: str) -> None:
+@pytest.mark.parametrize("name", RESNETS)
+def test_every_residual_network_computes_its_masked_network(name: str) -> None:
     held = Slice(width=0.5, exits=(3, 7))
     assert_slice_equals_masked_full(name, held, Window("random", 3), (3, 7, 8))
 
@@ -224,7 +193,7 @@ def test_an_unknown_option_is_an_error_with_the_choices(
 
 
 def test_an_unknown_model_is_an_error_with_the_choices() -> None:
-    with pytest.raises(ValueError, match="unknown model 'vgg'; choose from resnet110, resnet18"):
+    with pytest.raises(ValueError, match=r"unknown model 'vgg'; choose from .*resnet110, resnet18"):
         build("vgg", 10)
 
 

@@ -1,0 +1,243 @@
+"""EfficientNet-B4 with torchvision's names, so that its pre-trained weights load.
+
+Tan and Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks. Torchvision
+itself is not needed. A block that a slice does not keep is absent, and so is all behind its last
+exit; the others keep their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.layers import (
+    HeadKind,
+    Norm,
+    NormKind,
+    ScalerKind,
+    choose_norm,
+    choose_scaler,
+    exit_head,
+    initialise,
+)
+from models.registry import SlicedNetwork, Walk, going_on, register
+from models.slicing import Slice, SliceError, check_stages
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Blocks that give the same number of channels; the first of them has the stride."""
+
+    expansion: int
+    kernel: int
+    stride: int
+    channels: int
+    blocks: int
+
+
+STEM = 48
+STAGES = (
+    Stage(1, 3, 1, 24, 2),
+    Stage(6, 3, 2, 32, 4),
+    Stage(6, 5, 2, 56, 4),
+    Stage(6, 3, 2, 112, 6),
+    Stage(6, 5, 1, 160, 6),
+    Stage(6, 5, 2, 272, 8),
+    Stage(6, 3, 1, 448, 2),
+)
+FINAL = 1792
+UNITS = [(stage, block) for stage, kind in enumerate(STAGES) for block in range(kind.blocks)]
+DROPOUT = 0.4
+DROPPED_BRANCHES = 0.2
+"""How often training leaves out the last block; the first never, those between in proportion."""
+
+
+def conv_norm(
+    inputs: int,
+    outputs: int,
+    kernel: int,
+    stride: int = 1,
+    groups: int = 1,
+    *,
+    activate: bool = True,
+    norm: Norm,
+    scale: nn.Module,
+) -> nn.Sequential:
+    """Convolution, norm and SiLU (torchvision's names: `0` and `1`)."""
+    layers = nn.Sequential()
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    layers.add_module("0", conv)
+    layers.add_module("scale", scale)
+    layers.add_module("1", norm(outputs))
+    if activate:
+        layers.add_module("2", nn.SiLU())
+    return layers
+
+
+class SqueezeExcitation(nn.Module):
+    """Weighs each channel by what all of them are on average."""
+
+    def __init__(self, channels: int, squeezed: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Conv2d(channels, squeezed, 1)
+        self.fc2 = nn.Conv2d(squeezed, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights: Tensor = self.fc2(F.silu(self.fc1(x.mean((2, 3), keepdim=True))))
+        return weights.sigmoid() * x
+
+
+class Conv(Protocol):
+    """`conv_norm` with its norm and scaler chosen."""
+
+    def __call__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        stride: int = 1,
+        groups: int = 1,
+        *,
+        activate: bool = True,
+    ) -> nn.Sequential: ...
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Channels of one block."""
+
+    in_: int
+    expanded: int
+    squeezed: int
+    out: int
+
+
+class MBConv(nn.Module):
+    """Inverted bottleneck: expand, filter each channel by itself, weigh the channels, project."""
+
+    def __init__(
+        self, conv: Conv, kind: Stage, channels: Channels, residual: bool, dropped: float
+    ) -> None:
+        super().__init__()
+        self.residual, self.dropped = residual, dropped
+        inner = channels.expanded
+        layers: list[nn.Module] = [
+            conv(inner, inner, kind.kernel, 1 if residual else kind.stride, groups=inner),
+            SqueezeExcitation(inner, channels.squeezed),
+            conv(inner, channels.out, 1, activate=False),
+        ]
+        if kind.expansion > 1:
+            layers.insert(0, conv(channels.in_, inner, 1))
+        self.block = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.block(x)
+        if not self.residual:
+            return y
+        if self.training and self.dropped:
+            kept = torch.empty(len(y), 1, 1, 1, device=y.device).bernoulli_(1 - self.dropped)
+            y = y * (kept / (1 - self.dropped))
+        return x + y
+
+
+class EfficientNet(SlicedNetwork):
+    """Stem, stages of inverted bottlenecks, a wide 1x1 convolution and a linear classifier."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        in_channels: int,
+        slice: Slice,
+        norm: NormKind = "bn",
+        scaler: ScalerKind = "none",
+        head: HeadKind = "conv",
+    ) -> None:
+        super().__init__()
+        _check(slice)
+        self.slice, self.norm, self.scaler = slice, choose_norm(norm), scaler
+        self.depth = slice.exits[-1] if slice.exits else len(UNITS)
+        stem = self._conv(0)(in_channels, self._width(-1), 3, stride=2)
+        self.features = nn.ModuleDict({"0": stem})
+        for stage in range(len(STAGES)):
+            self.features[str(stage + 1)] = nn.ModuleDict(dict(self._blocks(stage)))
+        self.exits = nn.ModuleDict(
+            {
+                str(unit): self._exit(head, unit, num_classes)
+                for unit in slice.exits or ()
+                if unit != len(UNITS)
+            }
+        )
+        if self.depth == len(UNITS):
+            last = len(STAGES) - 1
+            wide = slice.channels(FINAL, last)
+            self.features[str(last + 2)] = self._conv(last)(self._width(last), wide, 1)
+            self.classifier = nn.Sequential(nn.Dropout(DROPOUT), nn.Linear(wide, num_classes))
+        self.apply(initialise)
+
+    def walk(self, x: Tensor) -> Walk:
+        x = self.features["0"](x)
+        for unit, (stage, block) in enumerate(UNITS[: self.depth], 1):
+            blocks = self.features[str(stage + 1)]
+            assert isinstance(blocks, nn.ModuleDict)
+            if str(block) in blocks:
+                x = blocks[str(block)](x)
+            if str(unit) in self.exits:
+                x = going_on(x, (yield self.exits[str(unit)](x)))
+        if self.depth == len(UNITS):
+            x = self.features[str(len(STAGES) + 1)](x)
+            yield self.classifier(x.mean((2, 3)))
+
+    def _blocks(self, stage: int) -> Iterator[tuple[str, nn.Module]]:
+        """The blocks of a stage that the slice holds, under their numbers."""
+        kind = STAGES[stage]
+        for block in range(kind.blocks):
+            unit = UNITS.index((stage, block))
+            absent = self.slice.blocks is not None and block not in self.slice.blocks[stage]
+            if unit >= self.depth or absent:
+                continue
+            source = stage if block else stage - 1
+            full = _full_width(source)
+            channels = Channels(
+                self._width(source),
+                self.slice.channels(full * kind.expansion, stage),
+                self.slice.channels(full // 4, stage),
+                self._width(stage),
+            )
+            dropped = DROPPED_BRANCHES * unit / len(UNITS)
+            yield str(block), MBConv(self._conv(stage), kind, channels, block > 0, dropped)
+
+    def _exit(self, head: HeadKind, unit: int, num_classes: int) -> nn.Module:
+        stage, _ = UNITS[unit - 1]
+        return exit_head(head, self._width(stage), num_classes, self.norm, self._scaler(stage))
+
+    def _conv(self, stage: int) -> Conv:
+        return partial(conv_norm, norm=self.norm, scale=self._scaler(stage))
+
+    def _width(self, stage: int) -> int:
+        """Channels behind a stage, or behind the stem, which goes with the first stage."""
+        return self.slice.channels(_full_width(stage), max(stage, 0))
+
+    def _scaler(self, stage: int) -> nn.Module:
+        return choose_scaler(self.scaler, self.slice.share(stage))
+
+
+def _full_width(stage: int) -> int:
+    return STEM if stage < 0 else STAGES[stage].channels
+
+
+def _check(slice: Slice) -> None:
+    check_stages(slice, [kind.blocks for kind in STAGES])
+    for stage, kept in enumerate(slice.blocks or ()):
+        if 0 not in kept:
+            raise SliceError(
+                f"stage {stage + 1}: block 0 changes the shape, so it cannot be absent"
+            )
+
+
+register("efficientnet_b4", len(UNITS))(EfficientNet)
