@@ -79,7 +79,7 @@ def quotient(total: Sums, count: Sums, per_weight: float, previous: Tensor, blur
 
 
 def _in_parallel(loop: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a parallel loop, and leave torch its threads: numba's OpenMP is torch's, and sets them."""
+    """Run a parallel loop and leave torch its threads, which numba sets: they share OpenMP."""
     threads = torch.get_num_threads()
     result = loop(*arguments)
     if torch.get_num_threads() != threads:
