@@ -76,7 +76,7 @@ def search_splits(
 ) -> list[Split]:
     """Eq. (1) for each level in turn: the pair with the least |depth - width| within tolerance.
 
-    A level's cost counts the exits of the levels below it, which lie on its path, or at full depth
+    A level's cost counts the exits of the levels below it, which lie on its path, and at full depth
     those of the network itself. Ties go to the pair whose cost is closest to its target, then to
     the deeper one. The last level is whole.
     """
@@ -132,8 +132,8 @@ def _search_level(
         at_width = []
         for depth in depths:
             if depth > lowest:
-                on_path = (*(split.depth for split in below), depth)
-                exits = own_exits if depth == task.units else on_path
+                exits = {*(split.depth for split in below), depth}
+                exits |= set(own_exits) if depth == task.units else set()
                 total = sum((costs[unit].head for unit in exits), costs[depth].trunk).of(kind)
                 at_width.append(_Candidate(Split(depth, width), task.units, total / target - 1))
         found += at_width
