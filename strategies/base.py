@@ -49,7 +49,9 @@ class NestedStrategy(Strategy):
         self.round = 0
         self.levels = self.plan()
         self.submodels = make_submodels(federation.task, self.levels, self.private)
-        self.state = initial_state(federation.task, self.submodels.values(), federation.seed)
+        self.state = initial_state(
+            federation.task, self.submodels.values(), federation.seed, federation.weights
+        )
         self.clients: dict[int, Client] = {}
         self.silent: set[int] = set()  # who did not answer in this round
         self.tally = Tally(0)

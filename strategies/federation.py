@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from data.spec import DatasetSpec
-from models import Slice, Task
+from models import Slice, State, Task
 from models.slicing import Rounding
 from protocol.records import Work
 from protocol.settings import TrainSettings
@@ -35,6 +35,8 @@ class Federation:
     widths: tuple[float, ...] | None = None
     cost: CostKind = "parameters"
     tolerance: float = 0.1
+    weights: State | None = None
+    """Pre-trained, of the full network, to start from; None starts from chance."""
     rounding: Rounding = "floor"
     objective: str = "cross-entropy"
     seed: int = 0

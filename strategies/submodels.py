@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from models import Slice, SliceMap, State, Task, extract, slice_map
+from models.pretrained import load_pretrained
 from strategies.planning import Level
 
 
@@ -40,12 +41,16 @@ def make_submodels(
     return submodels
 
 
-def initial_state(task: Task, submodels: Iterable[Submodel], seed: int) -> dict[str, Tensor]:
-    """The full network's first weights, and in each bank the part of them that its level holds."""
+def initial_state(
+    task: Task, submodels: Iterable[Submodel], seed: int, weights: State | None = None
+) -> dict[str, Tensor]:
+    """The full network's first weights, drawn or pre-trained, and in each bank the part of them that its level holds."""
     submodels = list(submodels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         full = task.build(global_slice(task, [submodel.level for submodel in submodels]))
+    if weights is not None:
+        load_pretrained(task, full, weights)
     state = {name: tensor.clone() for name, tensor in full.state_dict().items()}
     for submodel in submodels:
         part = task.build(submodel.level.slice, device="meta")
