@@ -57,8 +57,8 @@ def global_test(spec: DatasetSpec) -> Examples:
 def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
     """For each client its rows of the training split; kept on disk, for partitioning is slow."""
     labels = _splits(spec).train.labels
-    same = {"path": None, "tokenizer": None, "max_tokens": DatasetSpec.max_tokens}
-    dealing = replace(spec, validation=0.0, test=0.0, max_test=None, **same)
+    dealing = replace(spec, path=None, validation=0.0, test=0.0, max_test=None)
+    dealing = replace(dealing, tokenizer=None, max_tokens=DatasetSpec.max_tokens)
     key = (dealing, hashlib.sha256(labels.tobytes()).hexdigest())
 
     def deal() -> Arrays:

@@ -24,7 +24,8 @@ DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 def read_docstrings(facts: TextFacts) -> Texts:
     """As many texts of each library, which are the data set's classes."""
-    texts, labels = [], []
+    texts: list[str] = []
+    labels: list[int] = []
     for label, library in enumerate(facts.classes):
         found = dict.fromkeys(islice(_paragraphs(library), PER_LIBRARY))
         texts += found

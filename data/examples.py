@@ -17,7 +17,7 @@ Rows = slice | Tensor
 
 
 class Examples:
-    """A frozen dataclass of tensors whose rows are examples, and what is known of their data set."""
+    """A frozen dataclass of tensors whose rows are examples, and of facts of their data set."""
 
     labels: Tensor
     facts: DatasetFacts

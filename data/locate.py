@@ -24,7 +24,6 @@ from data.formats import (
     read_parquet,
 )
 
-
 VALIDATION = {"val", "validation", "dev"}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import TEXTS, DataError, TextFacts
@@ -86,10 +87,10 @@ def _encoded(texts: Texts, tokenizer: str | None, max_tokens: int) -> TextSplit:
 
 def _reader(facts: TextFacts, path: str | None) -> tuple[ReadSplit, object]:
     """How to read a split, and what it depends on."""
-    if path is None:
-        if not facts.hub:
-            return lambda split: read_docstrings(facts) if split == "train" else None, versions(facts)
+    if path is None and facts.hub:
         return _hub_reader(facts), facts.hub
+    if path is None:
+        return lambda name: read_docstrings(facts) if name == "train" else None, versions(facts)
     files = locate_texts(Path(path).expanduser().resolve(), facts.name)
 
     def read(split: str) -> Texts | None:
@@ -119,7 +120,7 @@ def _hub_reader(facts: TextFacts) -> ReadSplit:
 
 
 def _splits(read: ReadSplit, facts: TextFacts) -> tuple[Texts, Texts]:
-    """To train and to test on: where the test set's labels are not published, the validation set's."""
+    """To train and to test on; a test set without labels gives way to the validation set."""
     train = read("train")
     if train is None:
         raise DataError(f"{facts.name} has no training texts")
@@ -128,7 +129,8 @@ def _splits(read: ReadSplit, facts: TextFacts) -> tuple[Texts, Texts]:
         test = read(split)
         if test is not None and (test.labels != UNKNOWN).any():
             return train, _labelled(test, facts)
-    return tuple(_rows(train, rows) for rows in held_out(train.labels))
+    to_train, to_test = held_out(train.labels)
+    return _rows(train, to_train), _rows(train, to_test)
 
 
 def _labelled(texts: Texts, facts: TextFacts) -> Texts:
@@ -140,5 +142,5 @@ def _labelled(texts: Texts, facts: TextFacts) -> Texts:
     return texts
 
 
-def _rows(texts: Texts, rows: np.ndarray) -> Texts:
+def _rows(texts: Texts, rows: NDArray[np.int64]) -> Texts:
     return Texts([texts.texts[row] for row in rows], texts.labels[rows])

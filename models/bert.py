@@ -58,6 +58,12 @@ class Head(nn.Module):
         return logits
 
 
+class Encoder(nn.Module):
+    """Nothing but a part of the layers' names."""
+
+    layer: nn.ModuleDict
+
+
 class Bert(SlicedNetwork):
     """Embeddings, encoder layers, and a pooled classifier; a head after each early exit."""
 
@@ -94,7 +100,8 @@ class Bert(SlicedNetwork):
             attn_implementation="sdpa",
         )
         self.embeddings = BertEmbeddings(self.config)
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleDict(dict(self._layers()))})
+        self.encoder = Encoder()
+        self.encoder.layer = nn.ModuleDict(dict(self._layers()))
         self.exits = nn.ModuleDict(
             {str(unit): Head(self.config, num_classes) for unit in self._early_exits()}
         )
@@ -107,7 +114,7 @@ class Bert(SlicedNetwork):
     def walk(self, x: Tensor) -> Walk:
         self._check_tokens(x)
         attended = (x != PADDING)[:, None, None, :]  # [batch, heads, queries, keys]
-        layers = self.encoder["layer"]
+        layers = self.encoder.layer
         x = self.embeddings(x)
         for unit in range(1, self.depth + 1):
             if str(unit - 1) in layers:
@@ -134,8 +141,10 @@ class Bert(SlicedNetwork):
         if x.shape[1] > positions:
             raise ValueError(f"{x.shape[1]} tokens: this BERT reads up to {positions} (positions)")
         # Elsewhere than on the CPU one cannot look without waiting, and torch has its own check.
-        if x.device.type == "cpu" and x.numel() and (largest := int(x.max())) >= (
-            known := self.config.vocab_size
+        if (
+            x.device.type == "cpu"
+            and x.numel()
+            and (largest := int(x.max())) >= (known := self.config.vocab_size)
         ):
             raise ValueError(
                 f"token {largest} is not in this BERT's vocabulary of {known}: "
@@ -158,11 +167,10 @@ def _checked(slice: Slice, architecture: Architecture) -> Slice:
     if isinstance(slice.width, tuple) and len(slice.width) != 1:
         raise SliceError(f"width {slice.width}: expected one share, for BERT has one stage")
     if slice.blocks is not None:
+        last = architecture.layers - 1
         kept = slice.blocks[0] if len(slice.blocks) == 1 else (-1,)
-        if not all(0 <= layer < architecture.layers for layer in kept):
-            raise SliceError(
-                f"blocks {slice.blocks}: expected one tuple of layers 0 to {architecture.layers - 1}"
-            )
+        if not all(0 <= layer <= last for layer in kept):
+            raise SliceError(f"blocks {slice.blocks}: expected one tuple of layers 0 to {last}")
     return slice
 
 

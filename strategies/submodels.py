@@ -44,7 +44,10 @@ def make_submodels(
 def initial_state(
     task: Task, submodels: Iterable[Submodel], seed: int, weights: State | None = None
 ) -> dict[str, Tensor]:
-    """The full network's first weights, drawn or pre-trained, and in each bank the part of them that its level holds."""
+    """The full network's first weights, and in each bank the part of them that its level holds.
+
+    They are drawn, or pre-trained, but for the heads.
+    """
     submodels = list(submodels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -24,12 +24,22 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import data
-from data import CATALOG, DataError, DatasetSpec, ImageData, Split, cache, formats, source
+from data import (
+    IMAGES,
+    DataError,
+    DatasetSpec,
+    Examples,
+    ImageData,
+    Split,
+    cache,
+    formats,
+    source,
+)
 from data.augment import augment, crop, mirror
 from data.partition import split_parts
 from data.spec import PARTITION_KINDS, PartitionKind
 
-FACTS = CATALOG["cifar10"]
+FACTS = IMAGES["cifar10"]
 LABELS = np.repeat(np.arange(10), 60)
 
 
@@ -51,7 +61,7 @@ def forget_loaded() -> None:
 
 def random_split(rows: int, name: str = "cifar10", seed: int = 0) -> Split:
     rng = np.random.default_rng(seed)
-    facts = CATALOG[name]
+    facts = IMAGES[name]
     images = rng.integers(0, 256, (rows, *facts.image_shape), np.uint8)
     return Split(images, np.arange(rows) % facts.num_classes)
 
@@ -106,9 +116,15 @@ def same(one: Split, other: Split) -> bool:
     return np.array_equal(one.images, other.images) and np.array_equal(one.labels, other.labels)
 
 
-def as_set(split: Split | ImageData) -> set[tuple[bytes, int]]:
-    images = [np.asarray(image).tobytes() for image in split.images]
-    return set(zip(images, np.asarray(split.labels).tolist(), strict=True))
+def pixels(examples: Examples) -> torch.Tensor:
+    assert isinstance(examples, ImageData)
+    return examples.images
+
+
+def as_set(split: Split | Examples) -> set[tuple[bytes, int]]:
+    images = split.images if isinstance(split, Split) else pixels(split)
+    contents = [np.asarray(image).tobytes() for image in images]
+    return set(zip(contents, np.asarray(split.labels).tolist(), strict=True))
 
 
 # Partitions
@@ -259,19 +275,19 @@ def test_digits_of_all_clients_and_the_test_set_are_the_whole_data_set(
     test = data.global_test(spec)
     assert sum(map(len, parts)) + len(test) == 1797
     assert all(len(client.train) > len(client.validation) for client in clients)
-    everything = np.concatenate([part.images.numpy() for part in (*parts, test)])
+    everything = np.concatenate([pixels(part).numpy() for part in (*parts, test)])
     assert len(np.unique(everything.reshape(1797, -1), axis=0)) == 1797
     assert not set().union(*(as_set(part) for part in parts)) & as_set(test)
 
 
 def test_digits_test_set_is_a_fifth_of_each_class_for_every_seed() -> None:
     test, other = (data.global_test(DatasetSpec(seed=seed)) for seed in (0, 1))
-    assert torch.equal(test.images, other.images)
+    assert torch.equal(pixels(test), pixels(other))
     shares = torch.bincount(test.labels) / torch.bincount(
         torch.from_numpy(np.concatenate([split.labels for split in data.load(DatasetSpec())]))
     )
     assert torch.allclose(shares, torch.full((10,), 0.2), atol=0.01)
-    assert test.images.max() == 255
+    assert pixels(test).max() == 255
 
 
 def test_global_test_can_be_limited() -> None:
@@ -292,7 +308,8 @@ def test_a_device_parts_all_its_own_training_files_by_the_same_rule(tmp_path: Pa
     device = data.device_data(path, spec)
     assert [len(part) for part in (device.train, device.validation, device.test)] == [35, 10, 5]
     assert as_set(device.train) | as_set(device.validation) | as_set(device.test) == as_set(own)
-    assert torch.equal(device.train.images, data.device_data(path, spec).train.images)
+    again = data.device_data(path, spec)
+    assert torch.equal(pixels(device.train), pixels(again.train))
 
 
 def test_a_device_that_has_few_classes_labels_them_as_all_others_do(tmp_path: Path) -> None:
@@ -472,10 +489,10 @@ def test_changed_files_are_decoded_anew(tmp_path: Path) -> None:
 
 def test_what_a_client_does_to_its_arrays_stays_with_it() -> None:
     test = data.global_test(DatasetSpec())
-    before = test.images.clone()
-    test.images.zero_()
+    before = pixels(test).clone()
+    pixels(test).zero_()
     forget_loaded()
-    assert torch.equal(data.global_test(DatasetSpec()).images, before)
+    assert torch.equal(pixels(data.global_test(DatasetSpec())), before)
 
 
 def test_a_killed_write_leaves_no_broken_cache(cache_folder: Path) -> None:
@@ -513,7 +530,7 @@ def test_a_cache_that_cannot_be_written_names_the_setting(
 
 
 def as_data(split: Split, name: str = "cifar10") -> ImageData:
-    return ImageData.of(split, CATALOG[name])
+    return ImageData.of(split, IMAGES[name])
 
 
 def seeded(seed: int = 0) -> torch.Generator:
