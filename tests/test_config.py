@@ -28,6 +28,8 @@ from server_app.config import (
 from server_app.settings import FleetConfig
 
 EVERY_CHOICE = [f"{group}={name}" for group in groups() for name in choices(group)]
+TEXTS = [f"dataset={name}" for name in ("docstrings", "sst2", "ag-news")]
+READERS_OF_TEXT = [f"model={name}" for name in ("bert", "bert-mini", "bert-tiny", "minilm")]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -54,6 +56,10 @@ def round_tripped(config: Config, folder: Path) -> Config:
 
 @pytest.mark.parametrize("override", ["", *EVERY_CHOICE])
 def test_every_choice_composes_and_is_read_back_equal(override: str, tmp_path: Path) -> None:
+    if override in READERS_OF_TEXT:
+        override += " dataset=docstrings"
+    elif override in TEXTS:
+        override += " model=bert-tiny"
     config = compose(override)
     assert round_tripped(config, tmp_path) == config
 
@@ -61,14 +67,17 @@ def test_every_choice_composes_and_is_read_back_equal(override: str, tmp_path: P
 def test_every_file_can_be_chosen_or_is_part_of_another() -> None:
     assert groups() == ["dataset", "experiment", "fleet", "model", "strategy", "train"]
     files = {f"{file.parent.name}={file.stem}" for file in CONF.glob("*/*.yaml")}
-    assert files - set(EVERY_CHOICE) == {"dataset=_shared", "model=_resnet"}
+    assert files - set(EVERY_CHOICE) == {
+        *("dataset=_shared", "dataset=_text", "model=_bert", "model=_resnet"),
+    }
 
 
 def test_every_registered_model_and_data_set_has_a_file() -> None:
     from data import CATALOG
     from models import names
 
-    assert [name for name in names() if name.startswith("resnet")] == choices("model")
+    ours = [name for name in names() if name.startswith(("resnet", "bert", "minilm"))]
+    assert ours == choices("model")
     assert sorted(CATALOG) == choices("dataset")
 
 
@@ -93,6 +102,12 @@ def test_heterofl_asks_the_model_for_its_norm_and_scaler() -> None:
     assert compose("strategy=fedavg").model.options["norm"] == "bn"
     assert compose("model.norm=gn strategy=heterofl").model.options["norm"] == "gn"
     assert "scaler" not in compose("strategy=heterofl model.scaler=null").model.options
+
+
+def test_what_a_strategy_asks_of_models_is_left_out_for_one_that_has_no_such_option() -> None:
+    config = compose("strategy=heterofl model=bert-tiny dataset=docstrings")
+    assert config.model.options == {"vocabulary": 30522, "positions": 512, "dropout": 0.1}
+    assert config.strategy.widths == (0.35, 0.5, 0.7, 1.0)
 
 
 def test_an_experiment_sets_groups_and_values_and_yields_to_overrides() -> None:
@@ -120,7 +135,7 @@ def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> No
         ("strategy=foo", "unknown strategy 'foo'; choose from decoupled, fedavg, heterofl"),
         ("strategy=", "unknown strategy ''; choose from decoupled, fedavg, heterofl"),
         ("fleet=tiny", "unknown fleet 'tiny'; choose from even, large, small"),
-        ("train=[a]", "unknown train '[a]'; choose from default, paper_cifar"),
+        ("train=[a]", "unknown train '[a]'; choose from bert, default, paper_cifar"),
         ("experiment=nope", "unknown experiment 'nope'; choose from smoke"),
         ("model=_resnet", f"unknown model '_resnet'; choose from {', '.join(choices('model'))}"),
         ("checkpoint.evry=1", "no key 'evry' in checkpoint; choose from every, keep"),
@@ -185,6 +200,18 @@ def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> No
         ),
         ("model.norm=x", "model: unknown norm 'x'; choose from bn, bn-running, bn-static, gn"),
         ("model.head=x", "model: unknown exit head 'x'; choose from conv, pool"),
+        ("model=bert", "model: bert reads tokens, but the data set digits holds images"),
+        ("dataset=sst2", "model: resnet20 reads images, but the data set sst2 holds tokens"),
+        ("train.optimizer=lion", "unknown train.optimizer 'lion'; choose from sgd, adamw"),
+        ("dataset=sst2 dataset.max_tokens=2", "dataset: max_tokens is 2: expected at least 3"),
+        (
+            "model=bert-tiny dataset=docstrings model.norm=gn",
+            "no key 'norm' in model; choose from dropout, name, positions, vocabulary, weights",
+        ),
+        (
+            "model=bert-tiny dataset=docstrings model.vocabulary=many",
+            "model: vocabulary is 'many': expected a whole number, at least 1",
+        ),
         ("resume=nowhere", "resume: nowhere is no run directory and in none (no config.yaml)"),
     ],
 )

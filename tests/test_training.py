@@ -125,6 +125,7 @@ def test_rounds_are_counted_from_one() -> None:
         ({"clip": -1.0}, "clip is -1.0: expected a finite number, 0 or more"),
         ({"momentum": 1.0}, "momentum is 1.0: expected 0 or more and less than 1"),
         ({"nesterov": True, "momentum": 0.0}, "nesterov is True: expected momentum above 0"),
+        ({"optimizer": "lion"}, "optimizer is 'lion': expected one of sgd, adamw"),
         ({"schedule": "warm"}, "schedule is 'warm': expected one of constant, step, cosine"),
         ({"schedule": "step"}, r"milestones is \(\): expected at least one for schedule step"),
         ({"milestones": (5, 5)}, r"milestones is \(5, 5\): expected rounds in ascending order"),
@@ -219,6 +220,20 @@ def test_training_equals_a_plain_loop_with_torchs_optimiser(nesterov: bool) -> N
     )
     order = torch.Generator().manual_seed(3)
     theirs.train()
+    for _ in range(2):
+        for images, labels in data.batches(8, shuffle=True, generator=order):
+            optimiser.zero_grad()
+            F.cross_entropy(theirs(images)[-1], labels).backward()
+            optimiser.step()
+    fit(ours, data, cross_entropy, settings, round=1, seed=3)
+    assert same(state_of(ours), state_of(theirs))
+
+
+def test_adamw_is_torchs() -> None:
+    settings = replace(CPU, optimizer="adamw", weight_decay=0.1, epochs=2)
+    ours, theirs, data = Flat(), Flat(), digits(20)
+    optimiser = torch.optim.AdamW(theirs.parameters(), 0.05, weight_decay=0.1)
+    order = torch.Generator().manual_seed(3)
     for _ in range(2):
         for images, labels in data.batches(8, shuffle=True, generator=order):
             optimiser.zero_grad()
