@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from models.registry import SlicedNetwork, Walk, going_on, register
@@ -115,7 +116,9 @@ class Bert(SlicedNetwork):
         self._check_tokens(x)
         attended = (x != PADDING)[:, None, None, :]  # [batch, heads, queries, keys]
         layers = self.encoder.layer
-        x = self.embeddings(x)
+        # Given, for transformers keeps both in buffers, which a network made on `meta` has not.
+        places = torch.arange(x.shape[1], device=x.device)[None]
+        x = self.embeddings(x, token_type_ids=torch.zeros_like(x), position_ids=places)
         for unit in range(1, self.depth + 1):
             if str(unit - 1) in layers:
                 x = layers[str(unit - 1)](x, attended)

@@ -220,6 +220,13 @@ def test_a_walk_goes_on_with_those_that_are_kept() -> None:
     torch.testing.assert_close(walk.send(torch.tensor([True, False])), last[1:2])
 
 
+def test_a_network_made_on_meta_answers_by_its_state_alone() -> None:
+    net = small()
+    made = TASK.build(Slice(), "meta").to_empty(device="cpu").eval()
+    made.load_state_dict(net.state_dict())
+    torch.testing.assert_close(made(PADDED), net(PADDED))
+
+
 def test_absent_layers_are_not_built() -> None:
     net = small(Slice(blocks=((0, 3),)))
     layers = {name.split(".")[2] for name in net.state_dict() if name.startswith("encoder")}
