@@ -30,6 +30,7 @@ from protocol.settings import TrainSettings
 from server_app import app as server
 from server_app.config import ConfigError, compose
 from server_app.record import RunRecord
+from strategies.decoupled import Decoupled
 from tests.grids import InProcessGrid
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "fine", "film", "no"]
@@ -342,7 +343,7 @@ def test_a_run_starts_from_pre_trained_weights_which_a_resumed_one_does_not_need
     weights = Task("bert-tiny", 9, options=(("vocabulary", 4096),)).build(Slice()).state_dict()
     torch.save(weights, tmp_path / "bert.pth")
     config = compose(f"{SMALL} strategy=decoupled model.weights={tmp_path / 'bert.pth'}")
-    strategy = server.strategy("decoupled")(server.federation(config), lambda net: None)  # type: ignore[arg-type,return-value]
+    strategy = Decoupled(server.federation(config), lambda net: None)  # type: ignore[arg-type,return-value]
     name = "encoder.layer.0.attention.self.key.weight"
     assert torch.equal(strategy.state[name], weights[name])
     share = strategy.levels[0].slice.channels(64)
