@@ -39,8 +39,8 @@ from strategies.cost import cost, costs_by_depth
 from strategies.planning import search_splits
 
 SMALL = Architecture(layers=4, hidden=24, heads=3, feed_forward=48)
-register("bert-test", SMALL.layers, reads="tokens")(partial(Bert, SMALL))
-TASK = Task("bert-test", 3, options=(("vocabulary", 50), ("positions", 16)), tokens=12)
+register("test-bert", SMALL.layers, reads="tokens")(partial(Bert, SMALL))
+TASK = Task("test-bert", 3, options=(("vocabulary", 50), ("positions", 16)), tokens=12)
 EXITS = (1, 2, 4)
 Network = TypeVar("Network", bound=nn.Module)
 PADDED = torch.tensor([[1, 7, 9, 12, 30, 2], [1, 44, 2, 0, 0, 0], [1, 5, 6, 2, 0, 0]])
@@ -249,7 +249,7 @@ def test_absent_layers_are_not_built() -> None:
         (Slice((0.5, 1.0)), "expected one share, for BERT has one stage"),
         (Slice(blocks=((0, 4),)), "expected one tuple of layers 0 to 3"),
         (Slice(blocks=((0,), (1,))), "expected one tuple of layers 0 to 3"),
-        (Slice(exits=(5,)), "bert-test has units 1 to 4"),
+        (Slice(exits=(5,)), "test-bert has units 1 to 4"),
     ],
 )
 def test_a_slice_that_bert_does_not_have_is_refused(slice: Slice, message: str) -> None:
@@ -263,9 +263,9 @@ def test_wrong_options_and_tokens_are_named() -> None:
     with pytest.raises(ValueError, match="17 tokens: this BERT reads up to 16"):
         small()(torch.ones(1, 17, dtype=torch.int64))
     with pytest.raises(ValueError, match="dropout is 1: expected a share"):
-        build("bert-test", 3, dropout=1)
-    with pytest.raises(ValueError, match=r"'norm' of bert-test; choose from dropout, positions, v"):
-        build("bert-test", 3, norm="bn")
+        build("test-bert", 3, dropout=1)
+    with pytest.raises(ValueError, match=r"'norm' of test-bert; choose from dropout, positions, v"):
+        build("test-bert", 3, norm="bn")
 
 
 def test_a_device_can_be_probed_with_tokens() -> None:
@@ -322,7 +322,7 @@ def test_names_of_wrapped_and_of_the_first_berts_are_understood() -> None:
 def test_weights_of_another_network_are_refused_by_name() -> None:
     weights = pretrained()
     name = "encoder.layer.2.output.dense.weight"
-    with pytest.raises(PretrainedError, match=rf"the weights lack {name}: are they those of bert-"):
+    with pytest.raises(PretrainedError, match=rf"the weights lack {name}: are they those of test-"):
         load_pretrained(TASK, small(), {k: v for k, v in weights.items() if k != name})
     with pytest.raises(PretrainedError, match=rf"{name} has shape \(3,\), expected \(24, 48\)"):
         load_pretrained(TASK, small(), weights | {name: torch.zeros(3)})
