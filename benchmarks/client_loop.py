@@ -17,7 +17,7 @@ from torch import Tensor
 from client_app.devices import set_threads
 from client_app.objectives import cross_entropy
 from client_app.training import TrainSettings, fit
-from data import CATALOG, ImageData
+from data import IMAGES, ImageData
 from models import Slice, SlicedNetwork, build
 
 TARGET = 0.95
@@ -45,7 +45,7 @@ def random_images(count: int) -> ImageData:
     chance = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, 3, 32, 32), generator=chance, dtype=torch.uint8)
     labels = torch.randint(0, 10, (count,), generator=chance)
-    return ImageData(images, labels, CATALOG["cifar10"])
+    return ImageData(images, labels, IMAGES["cifar10"])
 
 
 def compare(model: str, width: float, batch_size: int, steps: int, repeats: int) -> None:

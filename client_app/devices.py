@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from data.images import ImageData
+from data.examples import Examples
 from protocol.settings import DeviceKind, PrecisionKind
 
 
@@ -91,12 +90,6 @@ def _free_system_memory() -> int:
         ) from None
 
 
-def resident(data: ImageData, device: torch.device) -> ImageData:
-    """The client's images on the device, copied once, as bytes; batches are then cut there."""
-    if device.type == "cuda":
-        return replace(
-            data,
-            images=data.images.pin_memory().to(device, non_blocking=True),
-            labels=data.labels.pin_memory().to(device, non_blocking=True),
-        )
+def resident(data: Examples, device: torch.device) -> Examples:
+    """The client's examples on the device, copied once, as kept; batches are then cut there."""
     return data if device.type == "cpu" else data.to(device)

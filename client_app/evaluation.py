@@ -12,7 +12,7 @@ from torch import Tensor
 
 from client_app.devices import resident
 from client_app.placement import Placement
-from data.images import ImageData
+from data.examples import Examples
 from models.layers import StaticBatchNorm2d
 from models.registry import SlicedNetwork
 from protocol.settings import TrainSettings
@@ -29,14 +29,14 @@ class ExitReport:
     examples: int
 
 
-def evaluate(net: SlicedNetwork, data: ImageData, settings: TrainSettings) -> list[ExitReport]:
+def evaluate(net: SlicedNetwork, data: Examples, settings: TrainSettings) -> list[ExitReport]:
     """One report for each exit held, in order; none if there are no examples."""
     place = Placement.of(settings, net)
     net.to(place.device).eval()
     losses, hits = [], []
     with torch.inference_mode():
-        for images, labels in evaluation_batches(resident(data, place.device)):
-            answers = torch.stack(place.logits(net, images))  # [exits, batch, classes]
+        for inputs, labels in evaluation_batches(resident(data, place.device)):
+            answers = torch.stack(place.logits(net, inputs))  # [exits, batch, classes]
             repeated = labels.expand(len(answers), -1)
             each = F.cross_entropy(answers.transpose(1, 2), repeated, reduction="none")
             losses.append(each.sum(1))
@@ -50,7 +50,7 @@ def evaluate(net: SlicedNetwork, data: ImageData, settings: TrainSettings) -> li
 
 
 def gather_statistics(
-    net: SlicedNetwork, data: ImageData, settings: TrainSettings
+    net: SlicedNetwork, data: Examples, settings: TrainSettings
 ) -> tuple[dict[str, Tensor], int]:
     """This client's statistics for each static batch norm of the network, and its examples.
 
@@ -69,8 +69,8 @@ def gather_statistics(
     place = Placement.of(settings, net)
     net.to(place.device).eval()
     with torch.no_grad(), _gathering(list(norms.values())):
-        for images, _ in evaluation_batches(resident(data, place.device)):
-            place.logits(net, images)
+        for inputs, _ in evaluation_batches(resident(data, place.device)):
+            place.logits(net, inputs)
     statistics = {
         f"{name}.{buffer}": tensor.detach().cpu().clone()
         for name, norm in norms.items()
@@ -93,7 +93,7 @@ def _gathering(norms: list[StaticBatchNorm2d]) -> Iterator[None]:
             norm.eval()
 
 
-def evaluation_batches(data: ImageData) -> Iterator[tuple[Tensor, Tensor]]:
+def evaluation_batches(data: Examples) -> Iterator[tuple[Tensor, Tensor]]:
     """The data in one fixed order, in batches of a fixed size, none of them tiny.
 
     Batch norm without running statistics judges an image by its batch, at test time too. So the

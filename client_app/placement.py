@@ -30,17 +30,17 @@ class Placement:
         precision = choose_precision(settings.precision, device)
         return cls(device, precision, layout or torch.contiguous_format)
 
-    def logits(self, net: Callable[[Tensor], list[Tensor]], images: Tensor) -> list[Tensor]:
+    def logits(self, net: Callable[[Tensor], list[Tensor]], inputs: Tensor) -> list[Tensor]:
         """What the network answers at each exit, in float32.
 
         Only the images are laid out anew: convolutions follow their input (measured: as fast as
         with weights laid out too), and weights that keep their layout are sent as they are.
         """
-        if images.ndim == 4:
-            images = images.contiguous(memory_format=self.layout)
+        if inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=self.layout)
         mixed = self.precision != torch.float32
         with torch.autocast(self.device.type, self.precision, enabled=mixed):
-            answers = net(images)
+            answers = net(inputs)
         return [answer.float() for answer in answers]
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from client_app.devices import free_memory
 from client_app.objectives import cross_entropy
 from client_app.placement import Placement
-from models.registry import build
 from models.slicing import Slice
 from models.task import Task
 from protocol.settings import TrainSettings
@@ -36,29 +33,20 @@ class Probe:
     """Training speed of the network at REFERENCE_WIDTH."""
 
 
-def probe(
-    model: str,
-    num_classes: int,
-    in_channels: int,
-    image_size: int,
-    settings: TrainSettings,
-    options: Mapping[str, Any] | None = None,
-    seconds: float = 1.0,
-) -> Probe:
+def probe(task: Task, settings: TrainSettings, seconds: float = 1.0) -> Probe:
     """Measure free memory, and for about `seconds` how fast a quarter of the width trains."""
     with torch.random.fork_rng(devices=[]):
-        reference = Slice(width=REFERENCE_WIDTH)
-        net = build(model, num_classes, in_channels, reference, **(options or {}))
+        net = task.build(Slice(width=REFERENCE_WIDTH))
     place = Placement.of(settings, net)
     memory = free_memory(place.device)
     net.to(place.device).train()
     batch = max(2, settings.batch_size)
-    images = torch.zeros(batch, in_channels, image_size, image_size, device=place.device)
+    inputs = task.input(batch, place.device)
     labels = torch.zeros(batch, dtype=torch.int64, device=place.device)
 
     def seconds_of_a_step() -> float:
         started = time.perf_counter()
-        loss = cross_entropy(place.logits(net, images), labels)
+        loss = cross_entropy(place.logits(net, inputs), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         loss.item()  # on a GPU: wait until it is done
         net.zero_grad()
@@ -92,7 +80,6 @@ def budget(probe: Probe, memory_bytes: int, samples_per_second: float) -> float:
 
 def measured_budget(task: Task, settings: TrainSettings) -> float:
     """The share of a task's full model that this device affords, by its memory and its speed."""
-    shape = task.model, task.num_classes, task.in_channels, task.image_size
-    measured = probe(*shape, settings, dict(task.options))
+    measured = probe(task, settings)
     parameters = sum(p.numel() for p in task.build(Slice(), device="meta").parameters())
     return budget(measured, BYTES_PER_PARAMETER * parameters, SAMPLES_PER_SECOND)

@@ -1,4 +1,4 @@
-"""Local training: some epochs of SGD on a client's own data."""
+"""Local training: some epochs of SGD, or AdamW, on a client's own data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from client_app.evaluation import ExitReport, evaluate
 from client_app.objectives import Objective
 from client_app.placement import Placement
 from client_app.sgd import SGD
-from data.images import ImageData
+from data.examples import Examples
 from models.registry import SlicedNetwork
 from protocol.settings import TrainSettings, learning_rate
 
@@ -37,7 +37,7 @@ class FitReport:
 
 def fit(
     net: SlicedNetwork,
-    data: ImageData,
+    data: Examples,
     objective: Objective,
     settings: TrainSettings,
     round: int,
@@ -50,19 +50,19 @@ def fit(
     place = Placement.of(settings, net)
     net.to(place.device).train()
     run = torch.compile(net) if settings.compile else net
-    optimiser: Any = SGD(net.parameters(), learning_rate(settings, round), settings)
+    optimiser = _optimiser(net, settings, round)
     scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision == torch.float16)
-    images_here = resident(data, place.device)
+    here = resident(data, place.device)
     order = torch.Generator().manual_seed(seed)
     total, seen, steps = torch.zeros((), device=place.device), 0, 0
     with _chance_from(seed, place.device):
         for _ in range(settings.epochs):
-            for images, labels in _batches(images_here, settings, order):
-                loss = objective(place.logits(run, images), labels)
+            for inputs, labels in _batches(here, settings, order):
+                loss = objective(place.logits(run, inputs), labels)
                 scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 if settings.clip:
                     scaler.unscale_(optimiser)
-                    nn.utils.clip_grad_norm_(optimiser.parameters, settings.clip)
+                    nn.utils.clip_grad_norm_(net.parameters(), settings.clip)
                 scaler.step(optimiser)
                 scaler.update()
                 optimiser.zero_grad()
@@ -72,8 +72,15 @@ def fit(
     return FitReport(mean_loss, len(data), steps, time.perf_counter() - started)
 
 
+def _optimiser(net: nn.Module, settings: TrainSettings, round: int) -> Any:
+    rate = learning_rate(settings, round)
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(net.parameters(), rate, weight_decay=settings.weight_decay)
+    return SGD(net.parameters(), rate, settings)
+
+
 def _batches(
-    data: ImageData, settings: TrainSettings, order: torch.Generator
+    data: Examples, settings: TrainSettings, order: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """One epoch without batches of one, whose variance batch norm cannot take.
 
@@ -81,13 +88,13 @@ def _batches(
     examples, each is served twice: the mean loss and the batch's statistics stay what they are.
     """
     only_lone = len(data) == 1 or settings.batch_size == 1
-    for images, labels in data.batches(
+    for inputs, labels in data.batches(
         settings.batch_size, shuffle=True, augment=settings.augment, generator=order
     ):
         if len(labels) > 1:
-            yield images, labels
+            yield inputs, labels
         elif only_lone:
-            yield images.repeat(2, 1, 1, 1), labels.repeat(2)
+            yield torch.cat((inputs, inputs)), labels.repeat(2)
 
 
 @contextmanager

@@ -1,28 +1,39 @@
 """Data sets and their partitions: `client_data(DatasetSpec("digits", clients=20), 3).train`."""
 
-from data.catalog import CATALOG, DataError, DatasetFacts
+from data.catalog import CATALOG, IMAGES, TEXTS, DataError, DatasetFacts, ImageFacts, TextFacts
 from data.clients import ClientData, client_data, client_rows, device_data, global_test
+from data.examples import Examples
 from data.formats import Split
 from data.images import ImageData
 from data.partition import partition
 from data.source import Splits, load
 from data.spec import PARTITION_KINDS, DatasetSpec, PartitionKind
+from data.text_source import load_texts
+from data.texts import TextData, TextSplit
 
 __all__ = [
     "CATALOG",
+    "IMAGES",
     "PARTITION_KINDS",
+    "TEXTS",
     "ClientData",
     "DataError",
     "DatasetFacts",
     "DatasetSpec",
+    "Examples",
     "ImageData",
+    "ImageFacts",
     "PartitionKind",
     "Split",
     "Splits",
+    "TextData",
+    "TextFacts",
+    "TextSplit",
     "client_data",
     "client_rows",
     "device_data",
     "global_test",
     "load",
+    "load_texts",
     "partition",
 ]

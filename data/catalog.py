@@ -1,8 +1,8 @@
-"""What is known of each data set: its shape, its classes, its pixels, and where it is published."""
+"""What is known of each data set: its classes, its images or texts, and where it is published."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 
@@ -12,30 +12,17 @@ class DataError(ValueError):
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """One data set: square images of `num_classes` classes, and how papers prepare them."""
+    """One data set: examples of some classes."""
 
     name: str
     classes: tuple[str, ...]
-    in_channels: int
-    image_size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    crop_padding: int = 0
-    """Augmentation crops at random from the image padded by this much; 0 does not crop."""
-    flip: bool = False
-    """Augmentation mirrors half of the images, where a mirrored image keeps its class."""
-    hub: tuple[str, ...] = ()
+    hub: tuple[str, ...] = field(default=(), kw_only=True)
     """Where `datasets.load_dataset` finds it; empty if nowhere."""
 
     @property
     def num_classes(self) -> int:
         """How many classes there are."""
         return len(self.classes)
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
-        return self.in_channels, self.image_size, self.image_size
 
     @cached_property
     def _label_of_class(self) -> dict[str, int]:
@@ -51,6 +38,32 @@ class DatasetFacts:
                 f"(0 to {self.num_classes - 1}) or one of: {', '.join(self.classes)}"
             )
         return label
+
+
+@dataclass(frozen=True)
+class ImageFacts(DatasetFacts):
+    """A data set of square images, and how papers prepare them."""
+
+    in_channels: int
+    image_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    crop_padding: int = 0
+    """Augmentation crops at random from the image padded by this much; 0 does not crop."""
+    flip: bool = False
+    """Augmentation mirrors half of the images, where a mirrored image keeps its class."""
+    any_size: bool = False
+    """Images come in all sizes: each is scaled, then its centre is cut out."""
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        return self.in_channels, self.image_size, self.image_size
+
+
+@dataclass(frozen=True)
+class TextFacts(DatasetFacts):
+    """A data set of texts."""
 
 
 def _folded(class_name: str) -> str:
@@ -69,12 +82,12 @@ _CIFAR100_CLASSES = """
     train trout tulip turtle wardrobe whale willow_tree wolf woman worm
 """
 
-CATALOG = {
+IMAGES = {
     facts.name: facts
     for facts in (
-        DatasetFacts("digits", _TEN_DIGITS, 1, 8, (0.3053,), (0.3760,)),
-        DatasetFacts("mnist", _TEN_DIGITS, 1, 28, (0.1307,), (0.3081,), hub=("ylecun/mnist",)),
-        DatasetFacts(
+        ImageFacts("digits", _TEN_DIGITS, 1, 8, (0.3053,), (0.3760,)),
+        ImageFacts("mnist", _TEN_DIGITS, 1, 28, (0.1307,), (0.3081,), hub=("ylecun/mnist",)),
+        ImageFacts(
             "fashion-mnist",
             (
                 *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
@@ -88,7 +101,7 @@ CATALOG = {
             flip=True,
             hub=("zalando-datasets/fashion_mnist",),
         ),
-        DatasetFacts(
+        ImageFacts(
             "cifar10",
             (
                 *("airplane", "automobile", "bird", "cat", "deer"),
@@ -102,7 +115,7 @@ CATALOG = {
             flip=True,
             hub=("uoft-cs/cifar10",),
         ),
-        DatasetFacts(
+        ImageFacts(
             "cifar100",
             tuple(_CIFAR100_CLASSES.split()),
             in_channels=3,
@@ -113,7 +126,19 @@ CATALOG = {
             flip=True,
             hub=("uoft-cs/cifar100",),
         ),
-        DatasetFacts(
+        ImageFacts(
+            "imagenet",
+            tuple(map(str, range(1000))),
+            in_channels=3,
+            image_size=224,
+            mean=(0.485, 0.456, 0.406),
+            std=(0.229, 0.224, 0.225),
+            crop_padding=28,
+            flip=True,
+            any_size=True,
+            hub=("ILSVRC/imagenet-1k",),
+        ),
+        ImageFacts(
             "svhn",
             _TEN_DIGITS,
             in_channels=3,
@@ -125,3 +150,18 @@ CATALOG = {
         ),
     )
 }
+
+TEXTS = {
+    facts.name: facts
+    for facts in (
+        # First paragraphs of the docstrings of libraries that we need anyway: which one is it of?
+        # Two machines have the same texts if they have the same versions.
+        TextFacts("docstrings", ("flwr", "matplotlib", "numpy", "sklearn")),
+        TextFacts("sst2", ("negative", "positive"), hub=("stanfordnlp/sst2",)),
+        TextFacts(
+            "ag-news", ("World", "Sports", "Business", "Sci/Tech"), hub=("fancyzhx/ag_news",)
+        ),
+    )
+}
+
+CATALOG: dict[str, ImageFacts | TextFacts] = {**IMAGES, **TEXTS}

@@ -10,50 +10,55 @@ from pathlib import Path
 import numpy as np
 
 from data.cache import Arrays, cached_arrays
-from data.catalog import DataError
+from data.catalog import IMAGES, TEXTS, DataError
+from data.examples import Examples
 from data.formats import Split
 from data.images import ImageData
 from data.partition import Rows, partition, split_parts
-from data.source import load, load_own
+from data.source import Splits, load, load_own
 from data.spec import DatasetSpec
+from data.text_source import TextSplits, load_own_texts, load_texts
+from data.texts import TextData, TextSplit
 
 
 @dataclass(frozen=True)
 class ClientData:
     """A client's three parts: no example is in two of them."""
 
-    train: ImageData
-    validation: ImageData
-    test: ImageData
+    train: Examples
+    validation: Examples
+    test: Examples
 
 
 def client_data(spec: DatasetSpec, partition_id: int) -> ClientData:
     """The data of one simulated client."""
     if not 0 <= partition_id < spec.clients:
         raise DataError(f"no client {partition_id}: expected 0 to {spec.clients - 1}")
-    return _parted(load(spec).train, client_rows(spec)[partition_id], spec, partition_id)
+    return _parted(_splits(spec).train, client_rows(spec)[partition_id], spec, partition_id)
 
 
 def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
     """The data of a real device: the training examples in its own files, parted as a client's."""
-    own = load_own(spec.name, str(path))
+    images = spec.holds == "images"
+    own = load_own(spec.name, str(path)) if images else load_own_texts(spec, str(path))
     return _parted(own, np.arange(len(own.labels)), spec, 0)
 
 
-def global_test(spec: DatasetSpec) -> ImageData:
+def global_test(spec: DatasetSpec) -> Examples:
     """The data set's test examples, which no client trains on."""
-    test = load(spec).test
+    test = _splits(spec).test
     if spec.max_test is None or spec.max_test >= len(test.labels):
-        return ImageData.of(test, spec.facts)
+        return _examples(test, spec)
     chosen = np.random.default_rng(spec.seed).permutation(len(test.labels))[: spec.max_test]
-    return ImageData.of(test, spec.facts, np.sort(chosen))
+    return _examples(test, spec, np.sort(chosen))
 
 
 @lru_cache(maxsize=8)
 def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
     """For each client its rows of the training split; kept on disk, for partitioning is slow."""
-    labels = load(spec).train.labels
+    labels = _splits(spec).train.labels
     dealing = replace(spec, path=None, validation=0.0, test=0.0, max_test=None)
+    dealing = replace(dealing, tokenizer=None, max_tokens=DatasetSpec.max_tokens)
     key = (dealing, hashlib.sha256(labels.tobytes()).hexdigest())
 
     def deal() -> Arrays:
@@ -64,6 +69,16 @@ def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
     return tuple(np.split(dealt["rows"], np.cumsum(dealt["sizes"])[:-1]))
 
 
-def _parted(split: Split, rows: Rows, spec: DatasetSpec, stream: int) -> ClientData:
+def _splits(spec: DatasetSpec) -> Splits | TextSplits:
+    return load(spec) if spec.holds == "images" else load_texts(spec)
+
+
+def _parted(split: Split | TextSplit, rows: Rows, spec: DatasetSpec, stream: int) -> ClientData:
     parts = split_parts(rows, spec, stream)
-    return ClientData(*(ImageData.of(split, spec.facts, part) for part in parts))
+    return ClientData(*(_examples(split, spec, part) for part in parts))
+
+
+def _examples(split: Split | TextSplit, spec: DatasetSpec, rows: Rows | None = None) -> Examples:
+    if isinstance(split, Split):
+        return ImageData.of(split, IMAGES[spec.name], rows)
+    return TextData.of(split, TEXTS[spec.name], rows)

@@ -7,12 +7,15 @@ import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.catalog import DataError, DatasetFacts
+from data.catalog import DataError, ImageFacts
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label")
@@ -28,10 +31,10 @@ class Split(NamedTuple):
     labels: NDArray[np.int64]
 
 
-Reader = Callable[[Sequence[Path], DatasetFacts, SplitName], Split]
+Reader = Callable[[Sequence[Path], ImageFacts, SplitName], Split]
 
 
-def read_parquet(files: Sequence[Path], facts: DatasetFacts, split: SplitName) -> Split:
+def read_parquet(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
     """Parquet files with a Hugging Face `Image` column and a column of labels."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -39,10 +42,10 @@ def read_parquet(files: Sequence[Path], facts: DatasetFacts, split: SplitName) -
     return read_table(pa.concat_tables([pq.read_table(file) for file in files]), facts)
 
 
-def read_table(table: Any, facts: DatasetFacts) -> Split:
+def read_table(table: Any, facts: ImageFacts) -> Split:
     """An Arrow table with encoded images in structs of `bytes` and `path`."""
-    image_column = _first_column(table, IMAGE_COLUMNS)
-    labels = table.column(_first_column(table, LABEL_COLUMNS)).to_numpy()
+    image_column = first_column(table, IMAGE_COLUMNS)
+    labels = table.column(first_column(table, LABEL_COLUMNS)).to_numpy()
     encoded = (
         io.BytesIO(row["bytes"]) if row["bytes"] is not None else row["path"]
         for batch in table.select([image_column]).to_batches(max_chunksize=1024)
@@ -51,7 +54,8 @@ def read_table(table: Any, facts: DatasetFacts) -> Split:
     return checked_split(_decode_all(encoded, len(labels), facts), labels, facts)
 
 
-def _first_column(table: Any, names: Sequence[str]) -> str:
+def first_column(table: Any, names: Sequence[str]) -> str:
+    """The first of these columns that a table has."""
     found = next((name for name in names if name in table.column_names), None)
     if found is None:
         raise DataError(
@@ -60,24 +64,25 @@ def _first_column(table: Any, names: Sequence[str]) -> str:
     return found
 
 
-def read_image_folder(files: Sequence[Path], facts: DatasetFacts, split: SplitName) -> Split:
+def read_image_folder(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
     """Images in one folder a class, which bears the class's name or number."""
     labels = np.array([facts.label_of(file.parent.name) for file in files])
     return checked_split(_decode_all(files, len(files), facts), labels, facts)
 
 
 def _decode_all(
-    encoded: Iterable[Path | str | io.BytesIO], count: int, facts: DatasetFacts
+    encoded: Iterable[Path | str | io.BytesIO], count: int, facts: ImageFacts
 ) -> NDArray[np.uint8]:
-    from PIL import Image
+    from PIL.Image import open as open_image
 
     mode = "L" if facts.in_channels == 1 else "RGB"
     size = facts.image_size
     images = np.empty((count, size, size, facts.in_channels), np.uint8)
     for row, file in enumerate(encoded):  # in one thread: small images decode no faster in more
         try:
-            with Image.open(file) as image:
-                pixels = np.asarray(image.convert(mode))
+            with open_image(file) as image:
+                fitted = _fitted(image, size) if facts.any_size else image
+                pixels = np.asarray(fitted.convert(mode))
         except OSError as error:
             raise DataError(f"{_shown(file, row)} cannot be decoded: {error}") from error
         if pixels.shape[:2] != (size, size):
@@ -89,11 +94,20 @@ def _decode_all(
     return images
 
 
+def _fitted(image: Image, size: int) -> Image:
+    """The centre of an image whose short side was scaled to 8/7 of the size: 256 for 224."""
+    short = size * 8 // 7
+    scale = short / min(image.size)
+    width, height = (round(length * scale) for length in image.size)
+    left, top = (width - size) // 2, (height - size) // 2
+    return image.resize((width, height)).crop((left, top, left + size, top + size))
+
+
 def _shown(file: Path | str | io.BytesIO, row: int) -> str:
     return f"the image in row {row}" if isinstance(file, io.BytesIO) else str(file)
 
 
-def read_idx(files: Sequence[Path], facts: DatasetFacts, split: SplitName) -> Split:
+def read_idx(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
     """The two IDX files of MNIST, images first, gzipped or not."""
     images, labels = (_read_idx_array(file) for file in files)
     return checked_split(images, labels, facts)
@@ -110,7 +124,7 @@ def _read_idx_array(file: Path) -> NDArray[np.uint8]:
     return np.frombuffer(body, np.uint8).reshape(shape)
 
 
-def read_npz(files: Sequence[Path], facts: DatasetFacts, split: SplitName) -> Split:
+def read_npz(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
     """A NumPy archive with arrays x and y, or x_train, y_train, x_test and y_test."""
     (file,) = files
     with np.load(file, allow_pickle=False) as archive:
@@ -122,7 +136,7 @@ def read_npz(files: Sequence[Path], facts: DatasetFacts, split: SplitName) -> Sp
         )
 
 
-def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: DatasetFacts) -> Split:
+def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: ImageFacts) -> Split:
     """The arrays as a split of this data set, or what is wrong with them."""
     images, labels = _channels_first(images, facts), labels.reshape(-1)
     if len(images) != len(labels) or not len(labels):
@@ -135,7 +149,7 @@ def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: DatasetFact
     return Split(images, labels.astype(np.int64))
 
 
-def _channels_first(images: NDArray[Any], facts: DatasetFacts) -> NDArray[np.uint8]:
+def _channels_first(images: NDArray[Any], facts: ImageFacts) -> NDArray[np.uint8]:
     channels, height, width = facts.image_shape
     if images.dtype != np.uint8:
         raise DataError(f"images of type {images.dtype}: expected uint8, 0 to 255")

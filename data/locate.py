@@ -24,6 +24,8 @@ from data.formats import (
     read_parquet,
 )
 
+VALIDATION = {"val", "validation", "dev"}
+
 
 @dataclass(frozen=True)
 class SplitFiles:
@@ -35,8 +37,12 @@ class SplitFiles:
 
     def fingerprint(self) -> list[tuple[str, int, int]]:
         """Path, size and time of change of every file: what a cached copy depends on."""
-        stats = ((file, file.stat()) for file in dict.fromkeys((*self.train, *self.test)))
-        return [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
+        return _fingerprint((*self.train, *self.test))
+
+
+def _fingerprint(files: Iterable[Path]) -> list[tuple[str, int, int]]:
+    stats = ((file, file.stat()) for file in dict.fromkeys(files))
+    return [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
 
 
 def locate(path: Path, name: str) -> SplitFiles:
@@ -53,13 +59,40 @@ def locate(path: Path, name: str) -> SplitFiles:
     )
 
 
+@dataclass(frozen=True)
+class TextFiles:
+    """The files of a data set of texts; some are published without the labels of their tests."""
+
+    train: tuple[Path, ...]
+    test: tuple[Path, ...]
+    validation: tuple[Path, ...]
+
+    def fingerprint(self) -> list[tuple[str, int, int]]:
+        """Path, size and time of change of every file: what a cached copy depends on."""
+        return _fingerprint((*self.train, *self.test, *self.validation))
+
+
+def locate_texts(path: Path, name: str) -> TextFiles:
+    """The parquet or CSV files under `path` that hold the texts of the data set `name`."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist: no {name} there")
+    for suffix in (".parquet", ".csv"):
+        files = TextFiles(*_by_split(path, suffix, name))
+        if files.train:
+            return files
+    raise DataError(
+        f"no texts in {path}: expected *train*.parquet and *test*.parquet, or *.csv, with columns "
+        "text and label"
+    )
+
+
 def _parquet(path: Path, name: str) -> SplitFiles | None:
-    train, test = _train_and_test(path, ".parquet", name)
+    train, test, _ = _by_split(path, ".parquet", name)
     return SplitFiles(read_parquet, train, test) if train else None
 
 
 def _npz(path: Path, name: str) -> SplitFiles | None:
-    train, test = _train_and_test(path, ".npz", name)
+    train, test, _ = _by_split(path, ".npz", name)
     if not train:
         return None
     if not test:
@@ -68,18 +101,19 @@ def _npz(path: Path, name: str) -> SplitFiles | None:
     return SplitFiles(read_npz, (_only(train),), (_only(test),) if test else ())
 
 
-def _train_and_test(
+def _by_split(
     path: Path, suffix: str, name: str
-) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Files by the word in their names; files without either word are all for training."""
+) -> tuple[tuple[Path, ...], tuple[Path, ...], tuple[Path, ...]]:
+    """Files to train, test and validate on, by the word in their names; without one, to train."""
     if path.is_file():
-        return ((path,) if path.suffix == suffix else ()), ()
+        return ((path,) if path.suffix == suffix else ()), (), ()
     files = _of_data_set(path.rglob(f"*{suffix}"), name)
     words = {file: set(re.findall("[a-z]+", file.stem.lower())) for file in files}
-    test = tuple(file for file in files if "test" in words[file])
     train = tuple(file for file in files if "train" in words[file])
-    unsaid = tuple(file for file in files if not words[file] & {"test", "val", "validation"})
-    return train or unsaid, test
+    test = tuple(file for file in files if "test" in words[file])
+    validation = tuple(file for file in files if words[file] & VALIDATION)
+    unsaid = tuple(file for file in files if not words[file] & {"test", *VALIDATION})
+    return train or unsaid, test, validation
 
 
 def _idx(path: Path, name: str) -> SplitFiles | None:

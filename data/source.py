@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.cache import Arrays, cache_dir, cached_arrays
-from data.catalog import CATALOG, DataError, DatasetFacts
+from data.catalog import IMAGES, DataError, ImageFacts
 from data.formats import Split, checked_split, read_table
 from data.locate import SplitFiles, locate
 from data.spec import DatasetSpec
@@ -34,7 +34,7 @@ def load(spec: DatasetSpec) -> Splits:
 
 @lru_cache(maxsize=4)
 def _load(name: str, path: str | None, _cache: Path) -> Splits:
-    facts = CATALOG[name]
+    facts = IMAGES[name]
     if path is not None:
         files = locate(Path(path).expanduser().resolve(), name)
         key: object = ("splits", files.fingerprint())
@@ -61,7 +61,7 @@ def _named(splits: Splits) -> Arrays:
 @lru_cache(maxsize=4)
 def load_own(name: str, path: str) -> Split:
     """All training examples in a device's own files: the global test set is not held out here."""
-    facts = CATALOG[name]
+    facts = IMAGES[name]
     files = locate(Path(path).expanduser().resolve(), name)
 
     def read() -> Arrays:
@@ -72,14 +72,14 @@ def load_own(name: str, path: str) -> Split:
     return Split(arrays["images"], arrays["labels"])
 
 
-def _read_splits(files: SplitFiles, facts: DatasetFacts) -> Splits:
+def _read_splits(files: SplitFiles, facts: ImageFacts) -> Splits:
     train = files.read(files.train, facts, "train")
     if files.test:
         return Splits(train, files.read(files.test, facts, "test"))
     return _hold_out_test(train)
 
 
-def _read_digits(facts: DatasetFacts) -> Splits:
+def _read_digits(facts: ImageFacts) -> Splits:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)  # 0 to 16 in each of 8x8 pixels
@@ -88,23 +88,28 @@ def _read_digits(facts: DatasetFacts) -> Splits:
 
 
 def _hold_out_test(everything: Split) -> Splits:
-    """The same fifth of every class for all seeds, so that runs compare on the same examples."""
-    from sklearn.model_selection import train_test_split
-
+    train, test = held_out(everything.labels)
     images, labels = everything
-    try:
-        train, test = train_test_split(
-            np.arange(len(labels)),
-            test_size=HELD_OUT_SHARE,
-            random_state=HELD_OUT_SEED,
-            stratify=labels,
-        )
-    except ValueError as error:
-        raise DataError(f"no test set can be held out of {len(labels)} images: {error}") from error
     return Splits(Split(images[train], labels[train]), Split(images[test], labels[test]))
 
 
-def _read_hub(facts: DatasetFacts) -> Splits:
+def held_out(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows to train and to test on: the same fifth of every class, for all seeds to compare on."""
+    from sklearn.model_selection import train_test_split
+
+    rows = np.arange(len(labels))
+    try:
+        train, test = train_test_split(
+            rows, test_size=HELD_OUT_SHARE, random_state=HELD_OUT_SEED, stratify=labels
+        )
+    except ValueError as error:
+        raise DataError(
+            f"no test set can be held out of {len(labels)} examples: {error}"
+        ) from error
+    return train, test
+
+
+def _read_hub(facts: ImageFacts) -> Splits:
     from datasets import load_dataset
 
     try:

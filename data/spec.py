@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from data.catalog import CATALOG, DataError, DatasetFacts
+from data.catalog import CATALOG, DataError, ImageFacts, TextFacts
 
 PartitionKind = Literal["iid", "dirichlet", "classes", "sizes"]
 PARTITION_KINDS: tuple[PartitionKind, ...] = get_args(PartitionKind)
@@ -36,6 +36,11 @@ class DatasetSpec:
     """Deal out no more than this many training examples; None deals out all."""
     max_test: int | None = None
     """Keep no more than this many examples of the global test set; None keeps all."""
+    tokenizer: str | None = None
+    """Whose tokens texts become: a folder or `tokenizer.json` of a pre-trained model, its name on
+    Hugging Face, or `package:NAME` of a Python package that holds it. None hashes words."""
+    max_tokens: int = 128
+    """Texts are cut off at this many tokens, those at their two ends included."""
 
     def __post_init__(self) -> None:
         _check_choice("data set", self.name, tuple(CATALOG))
@@ -51,6 +56,8 @@ class DatasetSpec:
             number = getattr(self, field)
             if number is not None and number < 1:
                 raise DataError(f"{field} is {number}: expected at least 1")
+        if self.max_tokens < 3:
+            raise DataError(f"max_tokens is {self.max_tokens}: expected at least 3")
         if self.seed < 0:
             raise DataError(f"seed is {self.seed}: expected 0 or more")
         if not (self.validation >= 0 and self.test >= 0 and self.validation + self.test < 1):
@@ -60,9 +67,21 @@ class DatasetSpec:
             )
 
     @property
-    def facts(self) -> DatasetFacts:
+    def facts(self) -> ImageFacts | TextFacts:
         """What is known of the data set."""
         return CATALOG[self.name]
+
+    @property
+    def holds(self) -> Literal["images", "tokens"]:
+        """What a network reads of it."""
+        return "images" if isinstance(self.facts, ImageFacts) else "tokens"
+
+    @property
+    def input_shape(self) -> dict[str, int]:
+        """How large an example is, by the names that `models.Task` has for it."""
+        if isinstance(self.facts, ImageFacts):
+            return {"in_channels": self.facts.in_channels, "image_size": self.facts.image_size}
+        return {"tokens": self.max_tokens}
 
 
 def _check_choice(what: str, chosen: str, choices: tuple[str, ...]) -> None:

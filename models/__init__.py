@@ -1,6 +1,7 @@
 """The sliceable networks: `build("resnet56", num_classes=10, slice=Slice(width=0.5))`."""
 
-from models import efficientnet as _efficientnet  # noqa: F401  (registers its networks)
+from models import bert as _bert  # noqa: F401  (registers its networks)
+from models import efficientnet as _efficientnet  # noqa: F401
 from models import msdnet as _msdnet  # noqa: F401
 from models import resnet as _resnet  # noqa: F401
 from models.registry import Family, SlicedNetwork, Walk, build, family, names, register

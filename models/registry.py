@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -39,17 +39,20 @@ class SlicedNetwork(nn.Module):
 
 
 Constructor = Callable[..., SlicedNetwork]
+InputKind = Literal["images", "tokens"]
+"""What a network reads: pixels [batch, channels, height, width], or token ids [batch, tokens]."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A registered network: how to build it, and how deep it is."""
+    """A registered network: how to build it, how deep it is, and what it reads."""
 
     construct: Constructor
     units: int
     """Blocks or layers that depth is counted in; exit number `units` is the final head."""
     own_exits: tuple[int, ...] = ()
     """Early exits that are part of the network as it was published, and of what it costs."""
+    reads: InputKind = "images"
 
     @property
     def options(self) -> list[str]:
@@ -62,14 +65,17 @@ _FAMILIES: dict[str, Family] = {}
 
 
 def register(
-    name: str, units: int, own_exits: tuple[int, ...] = ()
+    name: str, units: int, own_exits: tuple[int, ...] = (), reads: InputKind = "images"
 ) -> Callable[[Constructor], Constructor]:
-    """Offer a constructor under a name."""
+    """Offer a constructor under a name.
+
+    It takes the number of classes, of an image's channels if it reads images, and the slice.
+    """
 
     def add(construct: Constructor) -> Constructor:
         if name in _FAMILIES:
             raise ValueError(f"a model named {name!r} is registered already")
-        _FAMILIES[name] = Family(construct, units, own_exits)
+        _FAMILIES[name] = Family(construct, units, own_exits, reads)
         return construct
 
     return add
@@ -101,5 +107,6 @@ def build(
     if unknown:
         choices = ", ".join(found.options) or "none"
         raise ValueError(f"unknown option {unknown[0]!r} of {name}; choose from {choices}")
+    shape = (num_classes, in_channels) if found.reads == "images" else (num_classes,)
     with torch.device(device):
-        return found.construct(num_classes, in_channels, slice, **options)
+        return found.construct(*shape, slice, **options)

@@ -22,6 +22,8 @@ class Task:
     image_size: int = 32
     options: tuple[tuple[str, Any], ...] = ()
     """The family's own options, as pairs: a task is a cache's key."""
+    tokens: int = 128
+    """The longest text, for a network that reads tokens rather than images."""
 
     @property
     def units(self) -> int:
@@ -37,6 +39,9 @@ class Task:
         options = dict(self.options)
         return build(self.model, self.num_classes, self.in_channels, slice, device, **options)
 
-    def input(self, batch: int, device: str = "cpu") -> Tensor:
+    def input(self, batch: int, device: torch.device | str = "cpu") -> Tensor:
+        """A batch of the largest inputs there are; their values mean nothing."""
+        if family(self.model).reads == "tokens":
+            return torch.ones(batch, self.tokens, dtype=torch.int64, device=device)
         size = self.image_size
         return torch.zeros(batch, self.in_channels, size, size, device=device)

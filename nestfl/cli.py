@@ -48,6 +48,7 @@ def plan(
     classes: Annotated[int, typer.Option(help="Classes of the data.")] = 10,
     channels: Annotated[int, typer.Option(help="Channels of an image.")] = 3,
     image_size: Annotated[int, typer.Option(help="Height and width of an image.")] = 32,
+    tokens: Annotated[int, typer.Option(help="Tokens of a text, if the network reads text.")] = 128,
     option: Annotated[
         list[str] | None,
         typer.Option(help="An option of the model, such as head=pool or stem=imagenet."),
@@ -73,6 +74,7 @@ def plan(
             classes=classes,
             channels=channels,
             image_size=image_size,
+            tokens=tokens,
             options=option or [],
         )
         planned = planner.make_plan(request, latency)

@@ -57,16 +57,18 @@ class Request:
         classes: int,
         channels: int,
         image_size: int,
+        tokens: int,
         options: Sequence[str],
     ) -> Request:
         if sum(given is not None for given in (ratios, budgets, splits)) > 1:
             raise PlanError("give one of --ratios, --budgets and --splits")
-        for name, value in {"classes": classes, "channels": channels, "size": image_size}.items():
+        sizes = {"classes": classes, "channels": channels, "size": image_size, "tokens": tokens}
+        for name, value in sizes.items():
             if value < 1:
                 raise PlanError(f"{name} {value}: expected at least 1")
         if tolerance < 0:
             raise PlanError(f"tolerance {tolerance}: expected 0 or more")
-        task = Task(model, classes, channels, image_size, _options(options))
+        task = Task(model, classes, channels, image_size, _options(options), tokens)
         kind = _cost_kind(cost)
         shares = tuple(_number(text) for text in ratios.split(",")) if ratios else None
         level_of = None

@@ -68,9 +68,12 @@ class Request:
 def _absolute(override: str) -> str:
     """A path as seen from here, since the server has another working directory."""
     key, _, value = override.partition("=")
-    if key != "dataset.path" or value == "null":
-        return override
-    return f"{key}={Path(value).expanduser().absolute()}"
+    path = Path(value).expanduser()
+    if key == "dataset.path" and value != "null":
+        return f"{key}={path.absolute()}"
+    if key in ("model.weights", "dataset.tokenizer") and path.exists():  # it may be another name
+        return f"{key}={path.absolute()}"
+    return override
 
 
 def choose(overrides: str) -> Choice:

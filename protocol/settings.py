@@ -8,16 +8,19 @@ from typing import Literal, get_args
 
 DeviceKind = Literal["auto", "cpu", "cuda", "mps"]
 PrecisionKind = Literal["auto", "fp32", "bf16", "fp16"]
+OptimizerKind = Literal["sgd", "adamw"]
 ScheduleKind = Literal["constant", "step", "cosine"]
 ChannelsLastKind = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Local SGD: equal settings, data and seed give equal weights."""
+    """Local training: equal settings, data and seed give equal weights."""
 
     epochs: int = 1
     batch_size: int = 32
+    optimizer: OptimizerKind = "sgd"
+    """`adamw` is what transformers are fine-tuned with; momentum and nesterov are SGD's alone."""
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
@@ -49,6 +52,7 @@ class TrainSettings:
         _check(self, "momentum", 0 <= self.momentum < 1, "0 or more and less than 1")
         _check(self, "nesterov", not self.nesterov or self.momentum > 0, "momentum above 0 with it")
         for name, kind in (
+            ("optimizer", OptimizerKind),
             ("schedule", ScheduleKind),
             ("device", DeviceKind),
             ("precision", PrecisionKind),

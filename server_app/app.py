@@ -19,6 +19,7 @@ from server_app.config import Config, compose
 from server_app.observer import Recorder
 from server_app.record import RunRecord
 from server_app.summary import show, summarise
+from server_app.weights import read_weights
 from strategies.base import NestedStrategy
 from strategies.federation import Federation
 from strategies.planning import Split
@@ -62,17 +63,17 @@ def run(grid: Grid, config: Config) -> NestedStrategy:
 
 def federation(config: Config) -> Federation:
     """The strategy's part of the config."""
-    facts = config.dataset.facts
+    weights = config.model.weights
     return Federation(
         task=Task(
             config.model.name,
-            facts.num_classes,
-            facts.in_channels,
-            facts.image_size,
-            tuple(sorted(config.model.options.items())),
+            config.dataset.facts.num_classes,
+            options=tuple(sorted(config.model.options.items())),
+            **config.dataset.input_shape,
         ),
         dataset=config.dataset,
         train=replace(config.train, rounds=config.rounds),
+        weights=read_weights(weights) if weights and not config.resume else None,
         budgets=config.fleet.budgets,
         tier_of=lambda client, clients: replace(config.fleet, clients=clients).tier_of(client),
         ratios=config.strategy.ratios,

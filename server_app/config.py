@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from server_app.settings import Config
+from server_app.settings import Config, ModelConfig
 from server_app.typed import EXTRA, ConfigError, build, reject_unknown
 
 __all__ = ["Config", "ConfigError", "choices", "compose", "dump", "groups", "load", "run_directory"]
@@ -126,9 +126,22 @@ def _composed(chosen: list[_Override]) -> DictConfig:
     names = {override.key: override.value for override in chosen}  # the last of each group
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            return hydra_compose("config", [f"{group}={name}" for group, name in names.items()])
+            config = hydra_compose("config", [f"{group}={name}" for group, name in names.items()])
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"conf/ cannot be read: {' '.join(str(error).split())}") from error
+    _drop_vain_wishes(config)
+    return config
+
+
+def _drop_vain_wishes(config: DictConfig) -> None:
+    """Leave out what a strategy asks of models and this one has not, such as a kind of norm."""
+    from models import family
+
+    settings = {field.name for field in fields(ModelConfig)}
+    known = settings | set(family(config.model.name).options)
+    with open_dict(config.model):
+        for name in [str(key) for key in config.model if key not in known]:
+            del config.model[name]
 
 
 def _saved(resume: str, chosen: list[_Override]) -> DictConfig:

@@ -22,6 +22,8 @@ class ModelConfig:
     """A registered network, and the options that its family takes."""
 
     name: str
+    weights: str | None = None
+    """Pre-trained weights to start from: a file, a folder of Hugging Face, or `package:NAME`."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -30,12 +32,17 @@ class ModelConfig:
 
     def check(self, data: DatasetSpec) -> None:
         """Raise `ValueError` if there is no such network, by building it without memory."""
-        from models import Slice, build, family
+        from models import Slice, Task, family
 
-        facts = data.facts
-        everything = Slice(exits=tuple(range(1, family(self.name).units + 1)))
-        sizes = facts.num_classes, facts.in_channels
-        build(self.name, *sizes, slice=everything, device="meta", **self.options)
+        found = family(self.name)
+        if found.reads != data.holds:
+            raise ValueError(
+                f"{self.name} reads {found.reads}, but the data set {data.name} holds {data.holds}"
+            )
+        everything = Slice(exits=tuple(range(1, found.units + 1)))
+        options = tuple(self.options.items())
+        task = Task(self.name, data.facts.num_classes, options=options, **data.input_shape)
+        task.build(everything, device="meta")
 
 
 @dataclass(frozen=True)

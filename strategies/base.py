@@ -131,7 +131,7 @@ class NestedStrategy(Strategy):
         federation = self.federation
         self.levels = self.plan()
         self.submodels = Submodels(federation.task, self.levels, self.private)
-        self.state = self.submodels.initial_state(federation.seed)
+        self.state = self.submodels.initial_state(federation.seed, federation.weights)
 
     def _ratios_of_the_clients(self) -> tuple[float, ...]:
         """What the levels may cost, by what the clients afford (Task 1 of ScaleFL)."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from data.spec import DatasetSpec
-from models import Slice, Task
+from models import Slice, State, Task
 from models.slicing import Rounding, WindowKind
 from protocol.records import Work
 from protocol.settings import TrainSettings
@@ -40,6 +40,8 @@ class Federation:
     """Into how many levels clients are sorted by what they afford; None finds a number."""
     cost: CostKind = "parameters"
     tolerance: float = 0.1
+    weights: State | None = None
+    """Pre-trained, of the full network, to start from; None starts from chance."""
     rounding: Rounding = "floor"
     window_kind: WindowKind = "prefix"
     """Which channels a slice keeps, where the method leaves that open."""

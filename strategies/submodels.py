@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from models import PREFIX, Slice, SliceMap, State, Task, Window, extract, slice_map
+from models.pretrained import load_pretrained
 from strategies.planning import Level
 
 KEPT_MAPS = 64
@@ -47,11 +48,16 @@ class Submodels:
         where = slice_map(self._full, part, window, bank=f"level{level}", private=self.private)
         return Submodel(chosen, part.state_dict(), where)
 
-    def initial_state(self, seed: int) -> dict[str, Tensor]:
-        """The full network's first weights, and in each bank the part that its level holds."""
+    def initial_state(self, seed: int, weights: State | None = None) -> dict[str, Tensor]:
+        """The full network's first weights, and in each bank the part that its level holds.
+
+        They are drawn, or pre-trained, but for the heads.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             full = self.task.build(self.whole)
+        if weights is not None:
+            load_pretrained(self.task, full, weights)
         state = {name: tensor.clone() for name, tensor in full.state_dict().items()}
         for level in self.levels.values():
             part = self.task.build(level.slice, device="meta")

@@ -28,6 +28,8 @@ from server_app.config import (
 from server_app.settings import FleetConfig
 
 EVERY_CHOICE = [f"{group}={name}" for group in groups() for name in choices(group)]
+TEXTS = [f"dataset={name}" for name in ("docstrings", "sst2", "ag-news")]
+READERS_OF_TEXT = [f"model={name}" for name in ("bert", "bert-mini", "bert-tiny", "minilm")]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -57,6 +59,10 @@ STRATEGIES = "decoupled, fedavg, heterofl, scalefl"
 
 @pytest.mark.parametrize("override", ["", *EVERY_CHOICE])
 def test_every_choice_composes_and_is_read_back_equal(override: str, tmp_path: Path) -> None:
+    if override in READERS_OF_TEXT:
+        override += " dataset=docstrings"
+    elif override in TEXTS:
+        override += " model=bert-tiny"
     config = compose(override)
     assert round_tripped(config, tmp_path) == config
 
@@ -64,7 +70,11 @@ def test_every_choice_composes_and_is_read_back_equal(override: str, tmp_path: P
 def test_every_file_can_be_chosen_or_is_part_of_another() -> None:
     assert groups() == ["dataset", "experiment", "fleet", "model", "strategy", "train"]
     files = {f"{file.parent.name}={file.stem}" for file in CONF.glob("*/*.yaml")}
-    assert files - set(EVERY_CHOICE) == {"dataset=_shared", "model=_resnet"}
+    assert files - set(EVERY_CHOICE) == {
+        *("dataset=_shared", "dataset=_text", "model=_bert", "model=_resnet"),
+        *("strategy=_shared", "experiment=_small", "experiment=_scalefl_cifar"),
+        *("experiment=_scalefl_imagenet", "experiment=_scalefl_text"),
+    }
 
 
 def test_every_registered_model_and_data_set_has_a_file() -> None:
@@ -98,6 +108,12 @@ def test_heterofl_asks_the_model_for_its_norm_and_scaler() -> None:
     assert "scaler" not in compose("strategy=heterofl model.scaler=null").model.options
 
 
+def test_what_a_strategy_asks_of_models_is_left_out_for_one_that_has_no_such_option() -> None:
+    config = compose("strategy=heterofl model=bert-tiny dataset=docstrings")
+    assert config.model.options == {"vocabulary": 30522, "positions": 512, "dropout": 0.1}
+    assert config.strategy.widths == (0.35, 0.5, 0.7, 1.0)
+
+
 def test_an_experiment_sets_groups_and_values_and_yields_to_overrides() -> None:
     config = compose("experiment=smoke")
     assert (config.fleet.clients, config.rounds, config.dataset.max_train) == (4, 2, 200)
@@ -126,8 +142,11 @@ def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> No
         ),
         ("strategy=", "unknown strategy ''; choose from decoupled, fedavg, heterofl, scalefl"),
         ("fleet=tiny", "unknown fleet 'tiny'; choose from even, large, small"),
-        ("train=[a]", "unknown train '[a]'; choose from default, paper_cifar"),
-        ("experiment=nope", "unknown experiment 'nope'; choose from smoke"),
+        ("train=[a]", "unknown train '[a]'; choose from bert, default, paper_cifar"),
+        (
+            "experiment=nope",
+            f"unknown experiment 'nope'; choose from {', '.join(choices('experiment'))}",
+        ),
         ("model=_resnet", f"unknown model '_resnet'; choose from {', '.join(choices('model'))}"),
         ("checkpoint.evry=1", "no key 'evry' in checkpoint; choose from every, keep"),
         ("rounds.x=3", "no key 'rounds.x': rounds is a single value"),
@@ -186,6 +205,18 @@ def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> No
         ),
         ("model.norm=x", "model: unknown norm 'x'; choose from bn, bn-running, bn-static, gn"),
         ("model.head=x", "model: unknown exit head 'x'; choose from conv, pool"),
+        ("model=bert", "model: bert reads tokens, but the data set digits holds images"),
+        ("dataset=sst2", "model: resnet20 reads images, but the data set sst2 holds tokens"),
+        ("train.optimizer=lion", "unknown train.optimizer 'lion'; choose from sgd, adamw"),
+        ("dataset=sst2 dataset.max_tokens=2", "dataset: max_tokens is 2: expected at least 3"),
+        (
+            "model=bert-tiny dataset=docstrings model.norm=gn",
+            "no key 'norm' in model; choose from dropout, name, positions, vocabulary, weights",
+        ),
+        (
+            "model=bert-tiny dataset=docstrings model.vocabulary=many",
+            "model: vocabulary is 'many': expected a whole number, at least 1",
+        ),
         ("resume=nowhere", "resume: nowhere is no run directory and in none (no config.yaml)"),
     ],
 )

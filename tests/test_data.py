@@ -24,12 +24,22 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import data
-from data import CATALOG, DataError, DatasetSpec, ImageData, Split, cache, formats, source
+from data import (
+    IMAGES,
+    DataError,
+    DatasetSpec,
+    Examples,
+    ImageData,
+    Split,
+    cache,
+    formats,
+    source,
+)
 from data.augment import augment, crop, mirror
 from data.partition import split_parts
 from data.spec import PARTITION_KINDS, PartitionKind
 
-FACTS = CATALOG["cifar10"]
+FACTS = IMAGES["cifar10"]
 LABELS = np.repeat(np.arange(10), 60)
 
 
@@ -51,7 +61,7 @@ def forget_loaded() -> None:
 
 def random_split(rows: int, name: str = "cifar10", seed: int = 0) -> Split:
     rng = np.random.default_rng(seed)
-    facts = CATALOG[name]
+    facts = IMAGES[name]
     images = rng.integers(0, 256, (rows, *facts.image_shape), np.uint8)
     return Split(images, np.arange(rows) % facts.num_classes)
 
@@ -106,9 +116,15 @@ def same(one: Split, other: Split) -> bool:
     return np.array_equal(one.images, other.images) and np.array_equal(one.labels, other.labels)
 
 
-def as_set(split: Split | ImageData) -> set[tuple[bytes, int]]:
-    images = [np.asarray(image).tobytes() for image in split.images]
-    return set(zip(images, np.asarray(split.labels).tolist(), strict=True))
+def pixels(examples: Examples) -> torch.Tensor:
+    assert isinstance(examples, ImageData)
+    return examples.images
+
+
+def as_set(split: Split | Examples) -> set[tuple[bytes, int]]:
+    images = split.images if isinstance(split, Split) else pixels(split)
+    contents = [np.asarray(image).tobytes() for image in images]
+    return set(zip(contents, np.asarray(split.labels).tolist(), strict=True))
 
 
 # Partitions
@@ -227,7 +243,7 @@ def test_an_impossible_partition_says_why(settings: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "imagenet"}, "unknown data set 'imagenet'; choose one of: digits, mnist"),
+        ({"name": "places"}, "unknown data set 'places'; choose one of: digits, mnist"),
         ({"partition": "random"}, "unknown partition 'random'; choose one of: iid, dirichlet"),
         ({"alpha": 0.0}, "alpha is 0.0: expected a finite number above 0"),
         ({"alpha": float("nan")}, "alpha is nan"),
@@ -259,19 +275,19 @@ def test_digits_of_all_clients_and_the_test_set_are_the_whole_data_set(
     test = data.global_test(spec)
     assert sum(map(len, parts)) + len(test) == 1797
     assert all(len(client.train) > len(client.validation) for client in clients)
-    everything = np.concatenate([part.images.numpy() for part in (*parts, test)])
+    everything = np.concatenate([pixels(part).numpy() for part in (*parts, test)])
     assert len(np.unique(everything.reshape(1797, -1), axis=0)) == 1797
     assert not set().union(*(as_set(part) for part in parts)) & as_set(test)
 
 
 def test_digits_test_set_is_a_fifth_of_each_class_for_every_seed() -> None:
     test, other = (data.global_test(DatasetSpec(seed=seed)) for seed in (0, 1))
-    assert torch.equal(test.images, other.images)
+    assert torch.equal(pixels(test), pixels(other))
     shares = torch.bincount(test.labels) / torch.bincount(
         torch.from_numpy(np.concatenate([split.labels for split in data.load(DatasetSpec())]))
     )
     assert torch.allclose(shares, torch.full((10,), 0.2), atol=0.01)
-    assert test.images.max() == 255
+    assert pixels(test).max() == 255
 
 
 def test_global_test_can_be_limited() -> None:
@@ -292,7 +308,8 @@ def test_a_device_parts_all_its_own_training_files_by_the_same_rule(tmp_path: Pa
     device = data.device_data(path, spec)
     assert [len(part) for part in (device.train, device.validation, device.test)] == [35, 10, 5]
     assert as_set(device.train) | as_set(device.validation) | as_set(device.test) == as_set(own)
-    assert torch.equal(device.train.images, data.device_data(path, spec).train.images)
+    again = data.device_data(path, spec)
+    assert torch.equal(pixels(device.train), pixels(again.train))
 
 
 def test_a_device_that_has_few_classes_labels_them_as_all_others_do(tmp_path: Path) -> None:
@@ -472,10 +489,10 @@ def test_changed_files_are_decoded_anew(tmp_path: Path) -> None:
 
 def test_what_a_client_does_to_its_arrays_stays_with_it() -> None:
     test = data.global_test(DatasetSpec())
-    before = test.images.clone()
-    test.images.zero_()
+    before = pixels(test).clone()
+    pixels(test).zero_()
     forget_loaded()
-    assert torch.equal(data.global_test(DatasetSpec()).images, before)
+    assert torch.equal(pixels(data.global_test(DatasetSpec())), before)
 
 
 def test_a_killed_write_leaves_no_broken_cache(cache_folder: Path) -> None:
@@ -513,7 +530,7 @@ def test_a_cache_that_cannot_be_written_names_the_setting(
 
 
 def as_data(split: Split, name: str = "cifar10") -> ImageData:
-    return ImageData.of(split, CATALOG[name])
+    return ImageData.of(split, IMAGES[name])
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -604,3 +621,17 @@ def test_augmentation_shifts_by_at_most_the_padding_and_flips_half() -> None:
     flipped = (seen.argmax(-1).amax(-1) < columns).float().mean()
     assert 0.45 < flipped < 0.55
     assert seen.dtype == torch.uint8
+
+
+def test_an_image_of_any_size_is_scaled_and_its_centre_cut_out(tmp_path: Path) -> None:
+    """300 x 600 pixels, the left half black: 256 x 512, and of that the middle 224 x 224."""
+    pixels = np.zeros((300, 600, 3), np.uint8)
+    pixels[:, 300:] = 255
+    for split in ("train", "test"):
+        (tmp_path / split / "7").mkdir(parents=True)
+        Image.fromarray(pixels).save(tmp_path / split / "7" / "image.png")
+    train = load(DatasetSpec("imagenet", path=str(tmp_path), clients=1)).train
+    assert train.images.shape == (1, 3, 224, 224)
+    assert train.labels.tolist() == [7]
+    assert train.images[..., :110].max() == 0
+    assert train.images[..., 114:].min() == 255

@@ -72,6 +72,16 @@ def test_options_reach_the_model() -> None:
     assert convolved - pooled == 3 * (32 * 32 * 9 + 2 * 32)
 
 
+def test_a_network_that_reads_text_is_counted_for_a_texts_length() -> None:
+    model = ("--model", "bert-tiny", "--classes", "2", "--option", "vocabulary=100")
+    short, long = (
+        json.loads(plan(*model, "--splits", "2:1", "--tokens", n, "--json", "--no-latency")[1])
+        for n in ("16", "32")
+    )
+    assert short["levels"][0]["parameters"] == long["levels"][0]["parameters"] == 492_162
+    assert long["levels"][0]["macs"] > 2 * short["levels"][0]["macs"]
+
+
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
     picture = tmp_path / "levels.png"
     code, _, _ = plan("--splits", "3:.5,9:1", "--no-latency", "--plot", str(picture))
@@ -82,7 +92,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "vgg"], "unknown model 'vgg'; choose from efficientnet_b4"),
+        (["--model", "vgg"], "unknown model 'vgg'; choose from bert"),
         (["--cost", "flops"], "unknown cost 'flops'; choose from parameters, macs, memory"),
         (["--ratios", "1,.5"], "expected to rise from above 0 to 1"),
         (["--ratios", ".5,x,1"], "'x' is not a number"),

@@ -23,8 +23,8 @@ from client_app.placement import Placement
 from client_app.probe import Probe, budget, probe
 from client_app.sgd import SGD
 from client_app.training import TrainSettings, evaluate, fit, learning_rate
-from data import CATALOG, ImageData
-from models import Slice, SlicedNetwork, build
+from data import IMAGES, ImageData
+from models import Slice, SlicedNetwork, Task, build
 from models.layers import StaticBatchNorm2d
 
 CPU = TrainSettings(device="cpu", batch_size=8, lr=0.05)
@@ -46,7 +46,7 @@ def digits(count: int, seed: int = 0, classes: int = 10) -> ImageData:
     chance = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (count, 1, 8, 8), generator=chance, dtype=torch.uint8)
     labels = torch.randint(0, classes, (count,), generator=chance)
-    return ImageData(images, labels, CATALOG["digits"])
+    return ImageData(images, labels, IMAGES["digits"])
 
 
 def resnet(slice: Slice = QUARTER, name: str = "resnet20", **options: Any) -> SlicedNetwork:
@@ -125,6 +125,7 @@ def test_rounds_are_counted_from_one() -> None:
         ({"clip": -1.0}, "clip is -1.0: expected a finite number, 0 or more"),
         ({"momentum": 1.0}, "momentum is 1.0: expected 0 or more and less than 1"),
         ({"nesterov": True, "momentum": 0.0}, "nesterov is True: expected momentum above 0"),
+        ({"optimizer": "lion"}, "optimizer is 'lion': expected one of sgd, adamw"),
         ({"schedule": "warm"}, "schedule is 'warm': expected one of constant, step, cosine"),
         ({"schedule": "step"}, r"milestones is \(\): expected at least one for schedule step"),
         ({"milestones": (5, 5)}, r"milestones is \(5, 5\): expected rounds in ascending order"),
@@ -228,6 +229,20 @@ def test_training_equals_a_plain_loop_with_torchs_optimiser(nesterov: bool) -> N
     assert same(state_of(ours), state_of(theirs))
 
 
+def test_adamw_is_torchs() -> None:
+    settings = replace(CPU, optimizer="adamw", weight_decay=0.1, epochs=2)
+    ours, theirs, data = Flat(), Flat(), digits(20)
+    optimiser = torch.optim.AdamW(theirs.parameters(), 0.05, weight_decay=0.1)
+    order = torch.Generator().manual_seed(3)
+    for _ in range(2):
+        for images, labels in data.batches(8, shuffle=True, generator=order):
+            optimiser.zero_grad()
+            F.cross_entropy(theirs(images)[-1], labels).backward()
+            optimiser.step()
+    fit(ours, data, cross_entropy, settings, round=1, seed=3)
+    assert same(state_of(ours), state_of(theirs))
+
+
 def test_the_round_sets_the_step() -> None:
     settings = replace(PLAIN, batch_size=6, schedule="step", milestones=(2,), gamma=0.5)
     moved = []
@@ -279,7 +294,7 @@ def test_batches_of_one_do_not_break_batch_norm(
 @pytest.mark.parametrize("augment", [False, True])
 def test_the_same_seed_gives_the_same_weights_whatever_ran_before(augment: bool) -> None:
     settings = replace(CPU, epochs=2, augment=augment)
-    data = replace(digits(20), facts=replace(CATALOG["digits"], crop_padding=1, flip=True))
+    data = replace(digits(20), facts=replace(IMAGES["digits"], crop_padding=1, flip=True))
     first, again, other = resnet(EXITS), resnet(EXITS), resnet(EXITS)
     fit(first, data, cross_entropy, settings, round=1, seed=7)
     fit(resnet(), digits(9), cross_entropy, CPU, round=1, seed=1)
@@ -400,7 +415,7 @@ def test_without_examples_there_is_nothing_to_report() -> None:
 @pytest.mark.parametrize("examples", [1, 2, 256, 257, 513, 5000, 10_000, 76_801])
 def test_evaluation_batches_hold_each_example_once_and_none_is_tiny(examples: int) -> None:
     number = torch.arange(examples)
-    data = ImageData(torch.zeros(examples, 1, 1, 1).byte(), number, CATALOG["digits"])
+    data = ImageData(torch.zeros(examples, 1, 1, 1).byte(), number, IMAGES["digits"])
     batches = [labels for _, labels in evaluation_batches(data)]
     sizes = [len(labels) for labels in batches]
     assert torch.equal(torch.cat(batches).sort().values, number)
@@ -517,7 +532,7 @@ def test_on_the_cpu_data_is_not_copied() -> None:
 
 
 def test_a_probe_measures_memory_and_speed() -> None:
-    found = probe("resnet20", 10, 1, 8, CPU, seconds=0.1)
+    found = probe(Task("resnet20", 10, 1, 8), CPU, seconds=0.1)
     assert 0 < found.memory_bytes < 2**50
     assert free_memory(torch.device("cpu")) > 0
     assert found.samples_per_second > 0
@@ -545,7 +560,7 @@ import client_app.networks, client_app.probe
 from client_app.sgd import SGD
 from client_app.training import TrainSettings, evaluate, fit
 from client_app.objectives import cross_entropy
-from data import CATALOG, ImageData
+from data import IMAGES, ImageData
 from models import SlicedNetwork
 class Net(SlicedNetwork):
     def __init__(self):
@@ -553,7 +568,7 @@ class Net(SlicedNetwork):
         self.linear = torch.nn.Linear(64, 10)
     def forward(self, x):
         return [self.linear(x.flatten(1))]
-data = ImageData(torch.zeros(4, 1, 8, 8).byte(), torch.zeros(4).long(), CATALOG["digits"])
+data = ImageData(torch.zeros(4, 1, 8, 8).byte(), torch.zeros(4).long(), IMAGES["digits"])
 settings = TrainSettings(device="cpu", clip=1.0)
 fit(net := Net(), data, cross_entropy, settings, 1, 0)
 evaluate(net, data, settings)

@@ -1,0 +1,77 @@
+"""What images and texts have in common: labelled examples in memory, served in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from data.catalog import DatasetFacts
+
+Batches = Iterator[tuple[Tensor, Tensor]]
+Rows = slice | Tensor
+"""Which examples a batch is of: neighbours, or any."""
+
+
+class Examples:
+    """A frozen dataclass of tensors whose rows are examples, and of facts of their data set."""
+
+    labels: Tensor
+    facts: DatasetFacts
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes the data set has, whether or not these examples show them all."""
+        return self.facts.num_classes
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same examples on a device, where batches are then cut and prepared."""
+        to_cuda = torch.device(device).type == "cuda"
+        this: Any = self
+        tensors = {
+            field.name: (tensor.pin_memory() if to_cuda else tensor).to(device, non_blocking=True)
+            for field in fields(this)
+            if isinstance(tensor := getattr(self, field.name), Tensor)
+        }
+        moved: Self = replace(this, **tensors)
+        return moved
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        augment: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Batches:
+        """One pass over the data as (inputs, int64 labels); the last batch may be short.
+
+        All chance comes from `generator`, a CPU one: its state decides order and augmentation.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: expected at least 1")
+        if generator is None and (shuffle or augment):
+            raise ValueError("shuffle and augment need a generator to draw from")
+        order = torch.randperm(len(self), generator=generator) if shuffle else None
+        return self._served(self._rows(batch_size, order), generator if augment else None)
+
+    def _rows(self, batch_size: int, order: Tensor | None) -> Iterator[Rows]:
+        order = None if order is None else order.to(self.labels.device)
+        for start in range(0, len(self), batch_size):
+            batch = slice(start, start + batch_size)
+            yield batch if order is None else order[batch]
+
+    def _served(self, batches: Iterator[Rows], chance: torch.Generator | None) -> Batches:
+        """Each batch as a network reads it; what is left to chance is drawn from `chance`."""
+        raise NotImplementedError
+
+
+def taken(tensor: Tensor, rows: Rows) -> Tensor:
+    """The rows of a tensor, not copied if they are neighbours."""
+    return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows)

@@ -1,0 +1,104 @@
+"""Texts as tokens, by the tokenizer of a pre-trained model or without one by hashing words."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.catalog import DataError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+PADDING, BEGIN, END, FIRST_WORD = 0, 1, 2, 3
+"""What hashed words stand beside: the padding, and the tokens at a text's two ends."""
+HASHED_WORDS = 4096
+"""The vocabulary of hashed words: few of the words of a small data set share a token."""
+PACKAGE = "package:"
+TOKENIZER_FILE = "tokenizer.json"
+
+
+def encode(texts: Sequence[str], tokenizer: str | None, max_tokens: int) -> NDArray[np.int32]:
+    """The tokens of each text, cut off at `max_tokens`, padded with 0 to the longest."""
+    if tokenizer is None:
+        rows = [_hashed(text, max_tokens) for text in texts]
+    else:
+        pretrained = _pretrained(tokenizer)
+        pretrained.no_padding()  # a file may ask for it
+        pretrained.enable_truncation(max_tokens)
+        rows = [encoding.ids for encoding in pretrained.encode_batch(list(texts))]
+    padded = np.full((len(rows), max(map(len, rows), default=0)), PADDING, np.int32)
+    for row, tokens in zip(padded, rows, strict=True):
+        row[: len(tokens)] = tokens
+    return padded
+
+
+def _hashed(text: str, max_tokens: int) -> list[int]:
+    """Words and signs, each as a token that all machines agree on without a vocabulary."""
+    words = re.findall(r"\w+|[^\w\s]", text.lower())[: max_tokens - 2]
+    span = HASHED_WORDS - FIRST_WORD
+    return [BEGIN, *(FIRST_WORD + zlib.crc32(word.encode()) % span for word in words), END]
+
+
+def _pretrained(tokenizer: str) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    local = local_path(tokenizer)
+    try:
+        if local is not None:
+            found = Tokenizer.from_file(str(_tokenizer_file(local)))
+        else:
+            found = Tokenizer.from_pretrained(tokenizer)
+    except DataError:
+        raise
+    except Exception as error:  # the library raises Exception itself
+        raise DataError(
+            f"no tokenizer {tokenizer}: expected a folder with {TOKENIZER_FILE}, a name on "
+            f"Hugging Face or package:NAME ({type(error).__name__}: {error})"
+        ) from error
+    if found.id_to_token(PADDING) not in ("[PAD]", "<pad>"):
+        raise DataError(
+            f"the tokenizer {tokenizer} has {found.id_to_token(PADDING)!r} as its token 0: "
+            "expected its padding there, as BERT's have it"
+        )
+    return found
+
+
+def fingerprint(tokenizer: str | None) -> object:
+    """What tokens depend on: the file's path, size and time of change, or a published name."""
+    local = local_path(tokenizer) if tokenizer is not None else None
+    if local is None:
+        return tokenizer
+    file = _tokenizer_file(local)
+    return str(file), file.stat().st_size, file.stat().st_mtime_ns
+
+
+def local_path(place: str) -> Path | None:
+    """The file or folder that a path or `package:NAME` means; None if it is neither.
+
+    Of a package it is the outermost folder with a pre-trained model's `config.json`.
+    """
+    if not place.startswith(PACKAGE):
+        path = Path(place).expanduser()
+        return path.resolve() if path.exists() else None
+    spec = find_spec(place.removeprefix(PACKAGE))
+    roots = (spec and spec.submodule_search_locations) or ()
+    configs = (config for root in roots for config in Path(root).rglob("config.json"))
+    found = min(configs, key=lambda config: len(config.parts), default=None)
+    if found is not None:
+        return found.parent
+    raise DataError(f"{place}: no such package is installed, or it holds no pre-trained model")
+
+
+def _tokenizer_file(path: Path) -> Path:
+    file = path / TOKENIZER_FILE if path.is_dir() else path
+    if not file.is_file():
+        raise DataError(f"no {TOKENIZER_FILE} in {path}")
+    return file

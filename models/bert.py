@@ -1,0 +1,202 @@
+"""BERT as a sequence classifier, of `transformers`' own modules and parameter names.
+
+Devlin et al., BERT: Pre-training of Deep Bidirectional Transformers. Tensors are named as in
+`transformers.BertModel`, without a prefix (`embeddings...`, `encoder.layer.0...`, `pooler...`);
+`classifier` and `exits` are ours. The input is one tensor of token ids [batch, tokens], padded
+with 0, which is what the attention mask leaves out.
+
+A slice keeps all heads, each with the first part of its positions; embeddings, the residual
+stream, the FFN and LayerNorm are cut in as many equal chunks (ScaleFL). Attention is scaled by the
+slice's own head size and LayerNorm runs over the positions kept, so a slice is a smaller BERT of
+the same weights' parts, not the full one with the rest set to zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from models.registry import SlicedNetwork, Walk, going_on, register
+from models.slicing import Slice, SliceError, declare_parts
+
+if TYPE_CHECKING:
+    from transformers import BertConfig
+
+PADDING = 0
+"""The token that fills a text up to the length of its batch."""
+UNCUT = ("word_embeddings", "position_embeddings", "token_type_embeddings", "classifier")
+"""Layers whose rows are not positions of the residual stream: tokens, places, types, classes."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What tells one BERT from another."""
+
+    layers: int
+    hidden: int
+    heads: int
+    feed_forward: int
+
+
+class Head(nn.Module):
+    """An exit: pooler (dense and tanh on [CLS]), dropout, and a linear layer."""
+
+    def __init__(self, config: BertConfig, num_classes: int) -> None:
+        from transformers.models.bert.modeling_bert import BertPooler
+
+        super().__init__()
+        self.pooler = BertPooler(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.dropout(self.pooler(x)))
+        return logits
+
+
+class Encoder(nn.Module):
+    """Nothing but a part of the layers' names."""
+
+    layer: nn.ModuleDict
+
+
+class Bert(SlicedNetwork):
+    """Embeddings, encoder layers, and a pooled classifier; a head after each early exit."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        num_classes: int,
+        slice: Slice,
+        vocabulary: int = 30522,
+        positions: int = 512,
+        dropout: float = 0.1,
+    ) -> None:
+        # Not above: the import takes seconds, and only those who build a BERT need it.
+        from transformers import BertConfig
+        from transformers.models.bert.modeling_bert import BertEmbeddings
+
+        super().__init__()
+        self.slice = _checked(slice, architecture)
+        if not 0 <= float(dropout) < 1:
+            raise ValueError(f"dropout is {dropout}: expected a share, less than 1")
+        self.units = architecture.layers
+        self.depth = slice.exits[-1] if slice.exits else self.units
+        heads = architecture.heads
+        self.config = BertConfig(
+            vocab_size=_count("vocabulary", vocabulary),
+            max_position_embeddings=_count("positions", positions),
+            hidden_size=heads * slice.channels(architecture.hidden // heads),
+            intermediate_size=heads * slice.channels(architecture.feed_forward // heads),
+            num_attention_heads=heads,
+            num_hidden_layers=self.depth,
+            hidden_dropout_prob=float(dropout),
+            attention_probs_dropout_prob=float(dropout),
+            pad_token_id=PADDING,
+            attn_implementation="sdpa",
+        )
+        self.embeddings = BertEmbeddings(self.config)
+        self.encoder = Encoder()
+        self.encoder.layer = nn.ModuleDict(dict(self._layers()))
+        self.exits = nn.ModuleDict(
+            {str(unit): Head(self.config, num_classes) for unit in self._early_exits()}
+        )
+        if self.depth == self.units:
+            final = Head(self.config, num_classes)
+            self.pooler, self.dropout, self.classifier = final.children()
+        self.apply(self._initialise)
+        _declare_chunks(self, heads)
+
+    def walk(self, x: Tensor) -> Walk:
+        self._check_tokens(x)
+        attended = (x != PADDING)[:, None, None, :]  # [batch, heads, queries, keys]
+        layers = self.encoder.layer
+        # Given, for transformers keeps both in buffers, which a network made on `meta` has not.
+        places = torch.arange(x.shape[1], device=x.device)[None]
+        x = self.embeddings(x, token_type_ids=torch.zeros_like(x), position_ids=places)
+        for unit in range(1, self.depth + 1):
+            if str(unit - 1) in layers:
+                x = layers[str(unit - 1)](x, attended)
+            if str(unit) in self.exits:
+                kept = yield self.exits[str(unit)](x)
+                x, attended = going_on(x, kept), going_on(attended, kept)
+        if self.depth == self.units:
+            yield self.classifier(self.dropout(self.pooler(x)))
+
+    def _layers(self) -> Iterator[tuple[str, nn.Module]]:
+        """The layers that the slice holds, under their numbers."""
+        from transformers.models.bert.modeling_bert import BertLayer
+
+        for number in range(self.depth):
+            if self.slice.blocks is None or number in self.slice.blocks[0]:
+                yield str(number), BertLayer(self.config)
+
+    def _early_exits(self) -> list[int]:
+        return [unit for unit in self.slice.exits or () if unit != self.units]
+
+    def _check_tokens(self, x: Tensor) -> None:
+        positions = self.config.max_position_embeddings
+        if x.shape[1] > positions:
+            raise ValueError(f"{x.shape[1]} tokens: this BERT reads up to {positions} (positions)")
+        # Elsewhere than on the CPU one cannot look without waiting, and torch has its own check.
+        if (
+            x.device.type == "cpu"
+            and x.numel()
+            and (largest := int(x.max())) >= (known := self.config.vocab_size)
+        ):
+            raise ValueError(
+                f"token {largest} is not in this BERT's vocabulary of {known}: "
+                "choose the tokenizer of its weights, or set the model's vocabulary"
+            )
+
+    def _initialise(self, module: nn.Module) -> None:
+        """As BERT is: weights of variance 0.02^2, no biases; nothing for padding."""
+        weight = getattr(module, "weight", None)
+        if weight is None or weight.is_meta or not isinstance(module, nn.Linear | nn.Embedding):
+            return
+        nn.init.normal_(weight, std=self.config.initializer_range)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+        elif module.padding_idx is not None:
+            nn.init.zeros_(weight.data[module.padding_idx])
+
+
+def _checked(slice: Slice, architecture: Architecture) -> Slice:
+    if isinstance(slice.width, tuple) and len(slice.width) != 1:
+        raise SliceError(f"width {slice.width}: expected one share, for BERT has one stage")
+    if slice.blocks is not None:
+        last = architecture.layers - 1
+        kept = slice.blocks[0] if len(slice.blocks) == 1 else (-1,)
+        if not all(0 <= layer <= last for layer in kept):
+            raise SliceError(f"blocks {slice.blocks}: expected one tuple of layers 0 to {last}")
+    return slice
+
+
+def _count(option: str, value: int | str) -> int:
+    """An option's number, also where it was typed on a command line."""
+    if not str(value).isdecimal() or int(value) < 1:
+        raise ValueError(f"{option} is {value!r}: expected a whole number, at least 1")
+    return int(value)
+
+
+def _declare_chunks(net: nn.Module, heads: int) -> None:
+    """Say of every axis of positions that it is made of `heads` equal chunks."""
+    for name, module in net.named_modules():
+        for tensor, values in module.named_parameters(recurse=False):
+            for axis, size in enumerate(values.shape):
+                if axis > 0 or name.split(".")[-1] not in UNCUT:
+                    declare_parts(module, tensor, axis, (size // heads,) * heads)
+
+
+for _name, _architecture in {
+    "bert": Architecture(12, 768, 12, 3072),
+    "bert-mini": Architecture(4, 256, 4, 1024),  # Turc et al., Well-Read Students Learn Better
+    "bert-tiny": Architecture(2, 128, 2, 512),
+    "minilm": Architecture(6, 384, 12, 1536),  # Wang et al., MiniLM
+}.items():
+    register(_name, _architecture.layers, reads="tokens")(partial(Bert, _architecture))

@@ -1,0 +1,88 @@
+"""Pre-trained weights in a full network: every tensor of the backbone, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from torch import Tensor
+
+from models.registry import SlicedNetwork
+from models.slicing import Slice, State, is_running_statistic
+from models.task import Task
+
+WRAPPERS = ("module.", "bert.")
+"""What names begin with when a network was saved as part of another."""
+ELSEWHERE = ("cls.", "embeddings.position_ids")
+"""Tensors of BERT checkpoints that a classifier has no place for: heads of the pre-training task,
+and positions that are counted anyway."""
+
+
+class PretrainedError(ValueError):
+    """Weights that are not those of the network."""
+
+
+def load_pretrained(task: Task, net: SlicedNetwork, weights: State) -> None:
+    """Give the task's full network these weights; only heads may be left as they were drawn.
+
+    Heads are the early exits and whatever depends on the number of classes. What the weights hold
+    beyond the network must be of no use to it: other tasks' heads, statistics its norms do not
+    keep. A half-loaded backbone learns well enough for nobody to notice.
+    """
+    state = net.state_dict()
+    heads = _heads(task, net)
+    found: dict[str, Tensor] = {}
+    strangers = []
+    for name, tensor in weights.items():
+        known = _name_in(state, name)
+        if known in heads and tensor.shape != state[known].shape:
+            continue  # of other classes
+        if known in state:
+            found[known] = tensor
+        elif not (known.startswith(ELSEWHERE) or is_running_statistic(known)):
+            strangers.append(name)
+    missing = [
+        name
+        for name in state.keys() - found.keys() - heads
+        if not name.endswith("num_batches_tracked")
+    ]
+    misshapen = [
+        f"{name} has shape {tuple(tensor.shape)}, expected {tuple(state[name].shape)}"
+        for name, tensor in found.items()
+        if tensor.shape != state[name].shape
+    ]
+    for complaint, names in (
+        ("the weights lack", missing),
+        ("the weights do not fit:", misshapen),
+        (f"{task.model} has no place for", strangers),
+    ):
+        if names:
+            raise PretrainedError(f"{complaint} {_shown(names)}: are they those of {task.model}?")
+    net.load_state_dict(found, strict=False)
+
+
+def _heads(task: Task, net: SlicedNetwork) -> set[str]:
+    """The tensors that belong to a task rather than to the network."""
+    state = net.state_dict()
+    other = replace(task, num_classes=task.num_classes + 1).build(Slice(), "meta").state_dict()
+    return {
+        name
+        for name, tensor in state.items()
+        if name not in other or other[name].shape != tensor.shape
+    }
+
+
+def _name_in(state: State, name: str) -> str:
+    """A tensor's name without what a wrapper or the first BERTs put into it."""
+    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+        name = name.replace(old, new)
+    for wrapper in WRAPPERS:
+        if name not in state:
+            name = name.removeprefix(wrapper)
+    return name
+
+
+def _shown(names: Iterable[str]) -> str:
+    first, *others = sorted(names)
+    more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+    return ", ".join((first, *others[:2])) + more

@@ -1,0 +1,45 @@
+"""Pre-trained weights from files."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from data.tokens import local_path
+from models.slicing import State
+from server_app.typed import ConfigError
+
+IN_A_FOLDER = ("model.safetensors", "pytorch_model.bin")
+"""What Hugging Face calls the weights in a model's folder."""
+
+
+def read_weights(place: str) -> State:
+    """The tensors of a .safetensors or a torch file, or of the folder that holds one."""
+    path = local_path(place)
+    if path is None:
+        raise ConfigError(f"model.weights: {place} does not exist")
+    if path.is_dir():
+        files = [path / name for name in IN_A_FOLDER if (path / name).is_file()]
+        if not files:
+            raise ConfigError(f"model.weights: {path} holds no {' or '.join(IN_A_FOLDER)}")
+        path = files[0]
+    try:
+        return load_file(path) if path.suffix == ".safetensors" else _torch_file(path)
+    except (OSError, RuntimeError, SafetensorError, pickle.UnpicklingError, EOFError) as error:
+        raise ConfigError(f"model.weights: {path} cannot be read: {error}") from error
+
+
+def _torch_file(path: Path) -> State:
+    """A file of `torch.save`, whether of the tensors or of a training state with them in it."""
+    content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]
+    if not isinstance(content, dict) or not all(isinstance(t, Tensor) for t in content.values()):
+        raise RuntimeError("expected tensors by name")
+    return content
