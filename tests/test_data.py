@@ -630,7 +630,7 @@ def test_an_image_of_any_size_is_scaled_and_its_centre_cut_out(tmp_path: Path) -
     for split in ("train", "test"):
         (tmp_path / split / "7").mkdir(parents=True)
         Image.fromarray(pixels).save(tmp_path / split / "7" / "image.png")
-    train = load(DatasetSpec("imagenet", path=str(tmp_path), clients=1)).train
+    train = data.load(DatasetSpec("imagenet", path=str(tmp_path), clients=1)).train
     assert train.images.shape == (1, 3, 224, 224)
     assert train.labels.tolist() == [7]
     assert train.images[..., :110].max() == 0
