@@ -78,12 +78,9 @@ def received(message: Message) -> tuple[Work, SlicedNetwork]:
     """The work of a message, and its slice as a network."""
     set_threads()
     work = Work.read(message.content)
-    task = work.task
-    options = dict(task.options)
-    form = form_of(task.model, task.num_classes, task.in_channels, work.slice, options)
+    form = form_of(work.task, work.slice)
     state = unpack(message.content.array_records["arrays"], form)
-    net = load_network(task.model, task.num_classes, task.in_channels, work.slice, state, options)
-    return work, net
+    return work, load_network(work.task, work.slice, state)
 
 
 def own_data(work: Work, context: Context) -> ClientData:

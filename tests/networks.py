@@ -171,3 +171,11 @@ def assert_untrained_slices_change_nothing(
         mean.add(extract(state, mapping), mapping, 0.3)
     after = mean.result(state)
     assert all(torch.equal(after[name], state[name]) for name in state)
+
+
+def state_of(net: SlicedNetwork) -> dict[str, Tensor]:
+    """The network's tensors as copies on the CPU, which its next use does not change."""
+    return {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in net.state_dict().items()
+    }

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from client_app.devices import choose_device, free_memory, resident, set_threads
 from client_app.evaluation import evaluation_batches, gather_statistics
-from client_app.networks import load_network, state_of
+from client_app.networks import load_network
 from client_app.objectives import cross_entropy, masked_cross_entropy, objective, register
 from client_app.placement import Placement
 from client_app.probe import Probe, budget, probe
@@ -26,9 +26,11 @@ from client_app.training import TrainSettings, evaluate, fit, learning_rate
 from data import IMAGES, ImageData
 from models import Slice, SlicedNetwork, Task, build
 from models.layers import StaticBatchNorm2d
+from tests.networks import state_of
 
 CPU = TrainSettings(device="cpu", batch_size=8, lr=0.05)
 PLAIN = replace(CPU, momentum=0.0, weight_decay=0.0)
+DIGITS = Task("resnet20", 10, 1, 8)
 QUARTER = Slice(width=0.25)
 EXITS = Slice(width=0.25, exits=(3, 9))
 
@@ -464,14 +466,14 @@ def test_gathering_needs_static_norms_and_examples() -> None:
 
 def test_a_network_used_again_remembers_nothing() -> None:
     state = state_of(resnet(EXITS, norm="bn-static"))
-    data, options = digits(16), {"norm": "bn-static"}
-    used = load_network("resnet20", 10, 1, EXITS, state, options)
+    data, task = digits(16), replace(DIGITS, options=(("norm", "bn-static"),))
+    used = load_network(task, EXITS, state)
     fit(used, digits(24, seed=9), cross_entropy, CPU, round=1, seed=4)
     gather_statistics(used, data, CPU)
     evaluate(used, data, CPU)
     F.cross_entropy(used(next(data.batches(8))[0])[-1], data.labels[:8]).backward()
 
-    again = load_network("resnet20", 10, 1, EXITS, state, options)
+    again = load_network(task, EXITS, state)
     assert again is used
     assert same(state_of(again), state)
     assert all(parameter.grad is None for parameter in again.parameters())
@@ -484,7 +486,7 @@ def test_a_network_used_again_remembers_nothing() -> None:
 def test_training_changes_neither_the_state_received_nor_the_state_sent() -> None:
     state = state_of(resnet())
     received = {name: tensor.clone() for name, tensor in state.items()}
-    net = load_network("resnet20", 10, 1, QUARTER, state)
+    net = load_network(DIGITS, QUARTER, state)
     fit(net, digits(16), cross_entropy, CPU, round=1, seed=0)
     sent = state_of(net)
     copies = {name: tensor.clone() for name, tensor in sent.items()}
@@ -496,7 +498,7 @@ def test_training_changes_neither_the_state_received_nor_the_state_sent() -> Non
 
 def test_building_a_network_leaves_the_process_its_own_chance() -> None:
     chance = torch.get_rng_state()
-    load_network("resnet20", 10, 1, Slice(0.125), state_of(resnet(Slice(0.125))))
+    load_network(DIGITS, Slice(0.125), state_of(resnet(Slice(0.125))))
     assert torch.equal(torch.get_rng_state(), chance)
 
 
@@ -504,11 +506,11 @@ def test_a_state_of_another_slice_is_refused_by_name() -> None:
     state = state_of(resnet())
     missing = {name: tensor for name, tensor in state.items() if name != "conv1.weight"}
     with pytest.raises(ValueError, match=r"conv1\.weight is missing in the state received"):
-        load_network("resnet20", 10, 1, QUARTER, missing)
+        load_network(DIGITS, QUARTER, missing)
     with pytest.raises(ValueError, match="stray is missing in the slice"):
-        load_network("resnet20", 10, 1, QUARTER, state | {"stray": torch.zeros(1)})
+        load_network(DIGITS, QUARTER, state | {"stray": torch.zeros(1)})
     with pytest.raises(ValueError, match=r"has shape \(4, 1, 3, 3\): expected \(8, 1, 3, 3\)"):
-        load_network("resnet20", 10, 1, Slice(0.5), state)
+        load_network(DIGITS, Slice(0.5), state)
 
 
 # The device
