@@ -34,6 +34,14 @@ def client_data(spec: DatasetSpec, partition_id: int) -> ClientData:
     return _parted(load(spec).train, client_rows(spec)[partition_id], spec, partition_id)
 
 
+def all_clients(spec: DatasetSpec) -> ClientData:
+    """The data of all simulated clients together, part by part."""
+    parted = [split_parts(rows, spec, number) for number, rows in enumerate(client_rows(spec))]
+    train = load(spec).train
+    joined = (np.concatenate(parts) for parts in zip(*parted, strict=True))
+    return ClientData(*(ImageData.of(train, spec.facts, rows) for rows in joined))
+
+
 def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
     """The data of a real device: the training examples in its own files, parted as a client's."""
     own = load_own(spec.name, str(path))
