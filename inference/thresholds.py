@@ -67,17 +67,23 @@ def fit_thresholds(scores: Tensor, costs: Sequence[float], budget: float) -> lis
     for confidence, leaving in zip(scores[:-1], exit_shares(costs, budget)[:-1], strict=True):
         share += leaving
         due = math.ceil(samples * share - 1e-9) - int(left.sum())
-        candidates = confidence[~left].sort(descending=True).values
-        thresholds.append(float(candidates[due - 1]) if due > 0 else math.inf)
+        thresholds.append(_threshold(confidence[~left], due))
         left = left | (confidence >= thresholds[-1])
     return thresholds
 
 
 def exits_taken(scores: Tensor, thresholds: Sequence[float]) -> Tensor:
     """At which exit each sample of `scores` [exits, n] leaves, counted from 0."""
-    sure = scores[:-1] >= torch.tensor(thresholds)[:, None]
+    sure = scores[:-1] >= scores.new_tensor(thresholds)[:, None]
     last = torch.ones(1, scores.shape[1], dtype=torch.bool)
     return torch.cat((sure, last)).int().argmax(0)  # the first of the largest
+
+
+def _threshold(candidates: Tensor, due: int) -> float:
+    """The confidence of the `due`-th surest of the candidates."""
+    if not len(candidates):
+        return 0.0  # all were to leave before: so is who comes this far later
+    return float(candidates.topk(due).values[-1]) if due > 0 else math.inf
 
 
 def _geometric(log_ratio: float, exits: int) -> list[float]:

@@ -111,7 +111,7 @@ def _inputs(request: Request, dataset: DatasetSpec) -> Inputs:
 
 def _plan(request: Request, predictor: Predictor) -> Plan:
     if request.budget is not None:
-        return predictor.within(request.budget * predictor.macs.full, "macs")
+        return predictor.within(request.budget, "share")
     if request.budget_ms is not None:
         return predictor.within(request.budget_ms, "ms")
     return TO_THE_END if request.threshold is None else predictor.sure(request.threshold)
@@ -162,19 +162,19 @@ def _summary(report: Report, result: Result) -> str:
 def _outcomes_table(report: Report) -> Table:
     level = report.predictor.level
     table = Table(title=f"Level {level.number} after round {level.round}: budgets")
-    headings = ["budget", "accuracy", "MACs", "share", "ms", "speed-up"]
-    for heading in [*headings, *(f"exit {unit}" for unit in level.exits)]:
+    left = f"% left at {'/'.join(map(str, level.exits))}"
+    for heading in ("budget", "accuracy", "M MACs", "share", "ms", "speed-up", left):
         table.add_column(heading, justify="right")
     for outcome in report.outcomes:
         result = outcome.result
         table.add_row(
             f"{outcome.budget:.3f}",
             "" if result.accuracy is None else f"{result.accuracy:.2%}",
-            f"{result.macs / 1e6:.2f} M",
+            f"{result.macs / 1e6:.2f}",
             f"{result.share:.3f}",
             f"{outcome.milliseconds:.3f}",
             f"{outcome.speedup:.2f}",
-            *(f"{share:.1%}" for share in result.exits),
+            "/".join(f"{100 * share:.0f}" for share in result.exits),
         )
     return table
 

@@ -38,7 +38,8 @@ CALIBRATION_BATCHES = 16
 LEAST_SECONDS = 2.0
 """How long the timing of budgets goes on, at least."""
 
-CostUnit = Literal["macs", "ms"]
+CostUnit = Literal["share", "ms"]
+"""A share of the MACs of always running to the end, or milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class Prices:
 
     exits: tuple[float, ...]
     full: float
+
+    @property
+    def shares(self) -> Prices:
+        """The same as shares of the full price."""
+        return Prices(tuple(price / self.full for price in self.exits), 1.0)
 
 
 @dataclass(frozen=True)
@@ -120,16 +126,20 @@ class Predictor:
 
     def within(self, budget: float, unit: CostUnit) -> Plan:
         """The thresholds whose average cost on validation data is the budget."""
-        prices = self.macs if unit == "macs" else self.milliseconds
+        prices = self.macs.shares if unit == "share" else self.milliseconds
         if budget >= prices.full:
             return TO_THE_END
-        if len(prices.exits) == 1:
-            raise BudgetError(f"level {self.level.number} has one exit: it always runs to the end")
+        self._require_early_exits()
         return Plan(tuple(fit_thresholds(self._scores, prices.exits, budget)))
 
     def sure(self, threshold: float) -> Plan:
         """The same threshold at all exits."""
+        self._require_early_exits()
         return Plan((threshold,) * (len(self.level.exits) - 1))
+
+    def _require_early_exits(self) -> None:
+        if len(self.level.exits) == 1:
+            raise BudgetError(f"level {self.level.number} has one exit: it always runs to the end")
 
     def answer(self, batch: Tensor, plan: Plan) -> Answers:
         """The answers to a batch, on the CPU: with them a GPU is done, and can be timed."""
@@ -188,8 +198,8 @@ class Outcome:
 
 def compare(predictor: Predictor, inputs: Inputs, budgets: int = 8) -> list[Outcome]:
     """What budgets come to, from the first exit's cost to the full one, the last."""
-    shares = _shares(predictor.macs, budgets)
-    plans = [predictor.within(share * predictor.macs.full, "macs") for share in shares]
+    shares = _steps(predictor.macs.shares.exits, budgets)
+    plans = [predictor.within(share, "share") for share in shares]
     answers, seconds = side_by_side(predictor, inputs.data, plans)
     return [
         Outcome(
@@ -225,10 +235,10 @@ def side_by_side(
     return [joined(part) for part in parts], [total / passes for total in seconds]
 
 
-def _shares(prices: Prices, count: int) -> list[float]:
-    """Steps from the first exit's share of the full cost to 1, which is always among them."""
-    least = prices.exits[0] / prices.full
-    if len(prices.exits) == 1 or least >= 1:
+def _steps(exits: Sequence[float], count: int) -> list[float]:
+    """Shares of the full cost, from the first exit's to 1, which is always among them."""
+    least = exits[0]
+    if len(exits) == 1 or least >= 1:
         return [1.0]
     steps = [least + (1 - least) * step / (count - 1) for step in range(count - 1)]
     # Rounded up, so that what a table shows is enough when it is typed.
