@@ -86,6 +86,8 @@ def predict(request: Request) -> Report:
     """Answer as asked, and write what was asked for."""
     level = load_level(request.run, request.level)
     inputs = _inputs(request, level.dataset)
+    if request.plot is not None and not inputs.labelled:
+        raise PredictError("--plot draws accuracy, and these inputs have no labels")
     predictor = Predictor(level, request.batch_size)
     if request.compares:
         report = Report(predictor, inputs, TO_THE_END, outcomes=compare(predictor, inputs))
@@ -263,8 +265,6 @@ def draw(report: Report, path: Path) -> None:
     """Draw accuracy against cost, one point a budget."""
     from matplotlib.figure import Figure
 
-    if not report.inputs.labelled:
-        raise PredictError("--plot draws accuracy, and these inputs have no labels")
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     accuracies = [100 * (outcome.result.accuracy or 0) for outcome in report.outcomes]
     costs = {

@@ -225,7 +225,7 @@ def side_by_side(
         predictor.answer(first, plan)
     seconds, passes = [0.0] * len(plans), 0
     parts: list[list[Answers]] = []
-    while sum(seconds) < LEAST_SECONDS:
+    while not passes or sum(seconds) < LEAST_SECONDS:
         passes, parts = passes + 1, [[] for _ in plans]
         for batch in predictor.batches(data):
             for number, plan in enumerate(plans):

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from client_app.evaluation import evaluate
 from data import CATALOG, DataError, all_clients, client_data, global_test, read_inputs
 from inference import exits_taken, freeze
+from nestfl import prediction
 from nestfl.cli import app
 from nestfl.prediction import Predictor
 from server_app import app as server
@@ -32,6 +33,11 @@ from tests.grids import InProcessGrid
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained_run(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(autouse=True)
+def no_time_to_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prediction, "LEAST_SECONDS", 0.0)
 
 
 def predict(*arguments: object) -> tuple[int, str, str]:
@@ -161,19 +167,28 @@ def test_inputs_of_all_kinds_with_and_without_labels(run: Path, tmp_path: Path) 
     pq.write_table(pa.table({"image": encoded}), tmp_path / "plain.parquet")
     pq.write_table(pa.table({"image": encoded, "label": labels}), tmp_path / "labelled.parquet")
 
-    first = [answer["class"] for answer in answered(run)["answers"][:12]]
     for name in ("flat", "plain.npz", "labelled.npz", "plain.parquet", "labelled.parquet"):
-        found = answered(run, tmp_path / name)
+        found = read_inputs(tmp_path / name, test.facts)
+        assert torch.equal(found.data.images, test.images[:12])
+        assert found.labelled == name.startswith("labelled")
+    by_class = read_inputs(tmp_path / "classes", test.facts)
+    assert by_class.data.labels.tolist() == sorted(labels.tolist())
+
+    first = [answer["class"] for answer in answered(run)["answers"][:12]]
+    plain, labelled = (answered(run, tmp_path / name) for name in ("flat", "labelled.parquet"))
+    assert plain["accuracy"] is None
+    assert labelled["accuracy"] == pytest.approx(np.mean(np.array(first).astype(int) == labels))
+    for found, names in ((plain, "{:02d}.png"), (labelled, "labelled.parquet:{}")):
         assert [answer["class"] for answer in found["answers"]] == first
-        assert (found["accuracy"] is not None) == name.startswith("labelled")
-    assert answered(run, tmp_path / "flat")["answers"][3]["input"] == "03.png"
-    sorted_by_class = answered(run, tmp_path / "classes")
-    assert sorted_by_class["accuracy"] is not None
+        assert [answer["input"] for answer in found["answers"]] == list(
+            map(names.format, range(12))
+        )
     (alone,) = answered(run, tmp_path / "flat" / "03.png")["answers"]
-    assert alone["class"] == first[3]
+    assert (alone["input"], alone["class"]) == ("03.png", first[3])
     code, out, _ = predict(run, tmp_path / "flat", "--table")
     assert code == 0
     assert "speed-up" in out
+    assert "no labels" in predict(run, tmp_path / "flat", "--plot", tmp_path / "p.png")[2]
 
 
 def test_folders_that_are_no_classes_give_no_labels(tmp_path: Path) -> None:
