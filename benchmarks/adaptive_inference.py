@@ -96,7 +96,7 @@ def train_heads(net: SlicedNetwork, data: ImageData, epochs: int = 20) -> None:
     """Train the heads alone, on what the backbone gives them, which is computed once."""
     features: dict[str, list[Tensor]] = {unit: [] for unit in net.exits}
     hooks = [
-        head.fc.register_forward_pre_hook(lambda _, x, unit=unit: features[unit].append(x[0]))  # type: ignore[union-attr,operator]
+        head.fc.register_forward_pre_hook(lambda _, x, unit=unit: features[unit].append(x[0]))  # type: ignore[union-attr]
         for unit, head in net.exits.items()
     ]
     labels = []

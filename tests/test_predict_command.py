@@ -168,9 +168,9 @@ def test_inputs_of_all_kinds_with_and_without_labels(run: Path, tmp_path: Path) 
     pq.write_table(pa.table({"image": encoded, "label": labels}), tmp_path / "labelled.parquet")
 
     for name in ("flat", "plain.npz", "labelled.npz", "plain.parquet", "labelled.parquet"):
-        found = read_inputs(tmp_path / name, test.facts)
-        assert torch.equal(found.data.images, test.images[:12])
-        assert found.labelled == name.startswith("labelled")
+        inputs = read_inputs(tmp_path / name, test.facts)
+        assert torch.equal(inputs.data.images, test.images[:12])
+        assert inputs.labelled == name.startswith("labelled")
     by_class = read_inputs(tmp_path / "classes", test.facts)
     assert by_class.data.labels.tolist() == sorted(labels.tolist())
 
