@@ -168,7 +168,8 @@ class Predictor:
         return (self._placed(images) for images, _ in data.batches(self.batch_size))
 
     def _placed(self, images: Tensor) -> Tensor:
-        return images.to(self.place.device).contiguous(memory_format=self.place.layout)
+        images = images.to(self.place.device)
+        return images.contiguous(memory_format=self.place.layout) if images.ndim == 4 else images
 
 
 def joined(parts: Sequence[Answers]) -> Answers:
