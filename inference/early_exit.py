@@ -31,16 +31,18 @@ def classify(net: SlicedNetwork, x: Tensor, thresholds: Sequence[float]) -> Answ
     for number, threshold in enumerate((*thresholds, 0.0)):  # no confidence is below 0
         confidence, classes = logits.float().softmax(-1).max(-1)
         stays = confidence < threshold
-        left = staying[~stays]
-        answers.classes[left] = classes[~stays]
-        answers.confidence[left] = confidence[~stays]
-        answers.exits[left] = number
-        if len(left) == len(staying):
+        leaves = ~stays
+        leaving = int(leaves.sum())
+        if leaving:  # the rest is for nothing where nobody leaves, as most often of a batch of one
+            left, staying = staying[leaves], staying[stays]
+            answers.classes[left] = classes[leaves]
+            answers.confidence[left] = confidence[leaves]
+            answers.exits[left] = number
+        if not len(staying):
             break
-        staying = staying[stays]
         try:
             # Without a mask a batch that nobody left is not copied.
-            logits = walk.send(stays if len(left) else None)
+            logits = walk.send(stays if leaving else None)
         except StopIteration:
             raise ValueError(
                 f"{len(thresholds)} thresholds, but the network has {number + 1} exits: "
