@@ -33,6 +33,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.round_overhead
 	$(BIN)/python -m benchmarks.server_memory
 	$(BIN)/python -m benchmarks.many_nodes
+	$(BIN)/python -m benchmarks.adaptive_inference
 
 clean:
 	rm -rf $(VENV) build *.egg-info

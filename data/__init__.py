@@ -1,10 +1,18 @@
 """Data sets and their partitions: `client_data(DatasetSpec("digits", clients=20), 3).train`."""
 
 from data.catalog import CATALOG, IMAGES, TEXTS, DataError, DatasetFacts, ImageFacts, TextFacts
-from data.clients import ClientData, client_data, client_rows, device_data, global_test
+from data.clients import (
+    ClientData,
+    all_clients,
+    client_data,
+    client_rows,
+    device_data,
+    global_test,
+)
 from data.examples import Examples
 from data.formats import Split
 from data.images import ImageData
+from data.inputs import Inputs, read_inputs
 from data.partition import partition
 from data.source import Splits, load
 from data.spec import PARTITION_KINDS, DatasetSpec, PartitionKind
@@ -23,12 +31,14 @@ __all__ = [
     "Examples",
     "ImageData",
     "ImageFacts",
+    "Inputs",
     "PartitionKind",
     "Split",
     "Splits",
     "TextData",
     "TextFacts",
     "TextSplit",
+    "all_clients",
     "client_data",
     "client_rows",
     "device_data",
@@ -36,4 +46,5 @@ __all__ = [
     "load",
     "load_texts",
     "partition",
+    "read_inputs",
 ]

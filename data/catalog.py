@@ -85,7 +85,7 @@ _CIFAR100_CLASSES = """
 IMAGES = {
     facts.name: facts
     for facts in (
-        ImageFacts("digits", _TEN_DIGITS, 1, 8, (0.3053,), (0.3760,)),
+        ImageFacts("digits", _TEN_DIGITS, 1, 8, (0.3053,), (0.3760,), crop_padding=1),
         ImageFacts("mnist", _TEN_DIGITS, 1, 28, (0.1307,), (0.3081,), hub=("ylecun/mnist",)),
         ImageFacts(
             "fashion-mnist",

@@ -37,6 +37,14 @@ def client_data(spec: DatasetSpec, partition_id: int) -> ClientData:
     return _parted(_splits(spec).train, client_rows(spec)[partition_id], spec, partition_id)
 
 
+def all_clients(spec: DatasetSpec) -> ClientData:
+    """The data of all simulated clients together, part by part."""
+    parted = [split_parts(rows, spec, number) for number, rows in enumerate(client_rows(spec))]
+    train = _splits(spec).train
+    joined = (np.concatenate(parts) for parts in zip(*parted, strict=True))
+    return ClientData(*(_examples(train, spec, rows) for rows in joined))
+
+
 def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
     """The data of a real device: the training examples in its own files, parted as a client's."""
     images = spec.holds == "images"

@@ -44,14 +44,19 @@ def read_parquet(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> 
 
 def read_table(table: Any, facts: ImageFacts) -> Split:
     """An Arrow table with encoded images in structs of `bytes` and `path`."""
-    image_column = first_column(table, IMAGE_COLUMNS)
     labels = table.column(first_column(table, LABEL_COLUMNS)).to_numpy()
+    return checked_split(table_images(table, facts), labels, facts)
+
+
+def table_images(table: Any, facts: ImageFacts) -> NDArray[np.uint8]:
+    """The decoded images of an Arrow table, [n, height, width, channels]."""
+    image_column = first_column(table, IMAGE_COLUMNS)
     encoded = (
         io.BytesIO(row["bytes"]) if row["bytes"] is not None else row["path"]
         for batch in table.select([image_column]).to_batches(max_chunksize=1024)
         for row in batch.column(0).to_pylist()
     )
-    return checked_split(_decode_all(encoded, len(labels), facts), labels, facts)
+    return decode_images(encoded, len(table), facts)
 
 
 def first_column(table: Any, names: Sequence[str]) -> str:
@@ -67,12 +72,13 @@ def first_column(table: Any, names: Sequence[str]) -> str:
 def read_image_folder(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
     """Images in one folder a class, which bears the class's name or number."""
     labels = np.array([facts.label_of(file.parent.name) for file in files])
-    return checked_split(_decode_all(files, len(files), facts), labels, facts)
+    return checked_split(decode_images(files, len(files), facts), labels, facts)
 
 
-def _decode_all(
+def decode_images(
     encoded: Iterable[Path | str | io.BytesIO], count: int, facts: ImageFacts
 ) -> NDArray[np.uint8]:
+    """Images in files or in memory as one array, [n, height, width, channels]."""
     from PIL.Image import open as open_image
 
     mode = "L" if facts.in_channels == 1 else "RGB"
@@ -138,7 +144,7 @@ def read_npz(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Spli
 
 def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: ImageFacts) -> Split:
     """The arrays as a split of this data set, or what is wrong with them."""
-    images, labels = _channels_first(images, facts), labels.reshape(-1)
+    images, labels = channels_first(images, facts), labels.reshape(-1)
     if len(images) != len(labels) or not len(labels):
         raise DataError(f"{len(images)} images and {len(labels)} labels: expected one label each")
     if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= facts.num_classes:
@@ -149,7 +155,8 @@ def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: ImageFacts)
     return Split(images, labels.astype(np.int64))
 
 
-def _channels_first(images: NDArray[Any], facts: ImageFacts) -> NDArray[np.uint8]:
+def channels_first(images: NDArray[Any], facts: ImageFacts) -> NDArray[np.uint8]:
+    """Images of this data set's shape as [n, channels, height, width], or what is wrong."""
     channels, height, width = facts.image_shape
     if images.dtype != np.uint8:
         raise DataError(f"images of type {images.dtype}: expected uint8, 0 to 255")

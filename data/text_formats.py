@@ -29,10 +29,16 @@ def read_text_files(files: Sequence[Path], facts: TextFacts) -> Texts:
     """Parquet or CSV files with a column of texts and one of labels."""
     import pyarrow as pa
 
-    return read_text_table(pa.concat_tables([_table(file) for file in files]), facts)
+    tables = []
+    for table in map(open_text_table, files):
+        columns = [first_column(table, names) for names in (TEXT_COLUMNS, LABEL_COLUMNS)]
+        chosen = table.select(columns).rename_columns(["text", "label"])
+        tables.append(chosen.replace_schema_metadata())
+    return read_text_table(pa.concat_tables(tables), facts)
 
 
-def _table(file: Path) -> Any:
+def open_text_table(file: Path) -> Any:
+    """An Arrow table of a parquet or a CSV file."""
     import pyarrow.csv
     import pyarrow.lib
     import pyarrow.parquet
@@ -40,19 +46,19 @@ def _table(file: Path) -> Any:
     try:
         if file.suffix == ".csv":
             options = pyarrow.csv.ParseOptions(newlines_in_values=True)
-            table = pyarrow.csv.read_csv(file, parse_options=options)
-        else:
-            table = pyarrow.parquet.read_table(file)
+            return pyarrow.csv.read_csv(file, parse_options=options)
+        return pyarrow.parquet.read_table(file)
     except pyarrow.lib.ArrowInvalid as error:
         raise DataError(f"{file} cannot be read: {error}") from error
-    columns = [first_column(table, names) for names in (TEXT_COLUMNS, LABEL_COLUMNS)]
-    return table.select(columns).rename_columns(["text", "label"]).replace_schema_metadata()
 
 
-def read_text_table(table: Any, facts: TextFacts) -> Texts:
+def read_text_table(table: Any, facts: TextFacts, labelled: bool = True) -> Texts:
     """An Arrow table with texts, and labels that are numbers or names of classes."""
     texts = table.column(first_column(table, TEXT_COLUMNS)).to_pylist()
-    labels = table.column(first_column(table, LABEL_COLUMNS)).to_pylist()
+    if labelled or set(LABEL_COLUMNS) & set(table.column_names):
+        labels = table.column(first_column(table, LABEL_COLUMNS)).to_pylist()
+    else:
+        labels = [UNKNOWN] * len(texts)
     for row, (text, label) in enumerate(zip(texts, labels, strict=True)):
         if not isinstance(text, str) or label is None:
             raise DataError(f"row {row} holds the text {text!r} and the label {label!r}")

@@ -1,1 +1,1 @@
-"""The command line: `nestfl plan`."""
+"""The command line: `nestfl plan`, `nestfl run`, `nestfl predict`."""

@@ -123,3 +123,61 @@ def run(
         quiet=quiet,
     )
     raise typer.Exit(runner.run(request))
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run directory, or a checkpoint in one.")],
+    inputs: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A folder of images, an image, parquet or .npz; the run's test set if not given."
+        ),
+    ] = None,
+    level: Annotated[
+        int | None, typer.Option(help="The level that answers; the largest if not given.")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Average cost: a share of the MACs of always running to the end."),
+    ] = None,
+    budget_ms: Annotated[
+        float | None, typer.Option(help="Average cost: milliseconds a sample, as measured here.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Confidence from which on a sample leaves, at all exits.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Samples that are answered together.")] = 256,
+    output: Annotated[
+        Path | None, typer.Option(help="Write all answers to this .csv or .json file.")
+    ] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="Show accuracy and cost for a range of budgets instead.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw accuracy against cost to this file; as --table.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Answer with a trained level; easy inputs leave at early exits."""
+    from nestfl import predict as predictor
+    from strategies.federation import FederationError
+
+    try:
+        request = predictor.Request(
+            run=run,
+            inputs=inputs,
+            level=level,
+            budget=budget,
+            budget_ms=budget_ms,
+            threshold=threshold,
+            batch_size=batch_size,
+            output=output,
+            table=table,
+            plot=plot,
+        )
+        report = predictor.predict(request)
+    except (ValueError, OSError, FederationError) as error:
+        typer.echo(f"nestfl predict: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(predictor.as_json(report)) if json else predictor.show(report)

@@ -74,7 +74,7 @@ def run_directory(path: Path) -> Path:
     for folder in (path, *path.resolve().parents[:2]):
         if (folder / CONFIG_FILE).is_file():
             return folder
-    raise ConfigError(f"resume: {path} is no run directory and in none (no {CONFIG_FILE})")
+    raise ConfigError(f"{path} is no run directory and in none (no {CONFIG_FILE})")
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,11 @@ def _saved(resume: str, chosen: list[_Override]) -> DictConfig:
             f"{override.key}={override.value} with resume={resume}: "
             f"a run goes on with its own {override.key}; leave it out"
         )
-    return _read(run_directory(Path(resume)) / CONFIG_FILE)
+    try:
+        directory = run_directory(Path(resume))
+    except ConfigError as error:
+        raise ConfigError(f"resume: {error}") from error
+    return _read(directory / CONFIG_FILE)
 
 
 def _read(file: Path) -> DictConfig:

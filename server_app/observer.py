@@ -13,12 +13,14 @@ from strategies.base import NestedStrategy
 from strategies.federation import Observer
 from strategies.planning import Level
 
+PROGRESS_FILE = "progress.jsonl"
+
 
 class Recorder(Observer):
     def __init__(self, record: RunRecord, config: Config) -> None:
         self.record, self.config = record, config
         self.strategy: NestedStrategy | None = None
-        self.progress = record.directory / "progress.jsonl"
+        self.progress = record.directory / PROGRESS_FILE
 
     def started(self, levels: Sequence[Level], clients: int) -> None:
         self._tell(event="start", rounds=self.config.rounds, levels=len(levels), nodes=clients)

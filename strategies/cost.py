@@ -102,6 +102,14 @@ def costs_by_depth(
     return found
 
 
+def macs_by_exit(task: Task, slice: Slice) -> list[int]:
+    """The MACs of stopping at each exit held, with the heads of those before it on the path."""
+    net = task.build(slice, device="meta")
+    meter = Meter(net, NORMABLE)
+    with meter.running("macs"):
+        return [meter.read().macs for _ in net.walk(task.input(NORMABLE, device="meta"))]
+
+
 class Meter:
     """Reads what a network has cost so far, while it runs."""
 

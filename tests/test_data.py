@@ -469,7 +469,7 @@ def test_a_second_process_maps_the_arrays_instead_of_decoding(
     first = data.load(spec)
     rows = data.client_rows(spec)
     forget_loaded()
-    for module, name in ((formats, "_decode_all"), (source, "_read_splits")):
+    for module, name in ((formats, "decode_images"), (source, "_read_splits")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("decoded again"))
     monkeypatch.setattr(data.clients, "partition", lambda *_: pytest.fail("dealt out again"))
     again = data.load(spec)

@@ -20,7 +20,17 @@ from tokenizers.processors import TemplateProcessing
 import data
 from client_app.objectives import cross_entropy
 from client_app.training import evaluate, fit
-from data import TEXTS, DataError, DatasetSpec, Examples, TextData, TextSplit, text_source, tokens
+from data import (
+    TEXTS,
+    DataError,
+    DatasetSpec,
+    Examples,
+    TextData,
+    TextSplit,
+    read_inputs,
+    text_source,
+    tokens,
+)
 from data.docstrings import read_docstrings
 from data.spec import PARTITION_KINDS, PartitionKind
 from data.tokens import HASHED_WORDS, encode
@@ -367,3 +377,20 @@ def test_constants_agree_across_packages() -> None:
     from models import bert
 
     assert bert.PADDING == tokens.PADDING
+
+
+def test_texts_to_answer_for_are_read_with_and_without_labels(tmp_path: Path) -> None:
+    spec = DatasetSpec("sst2", clients=1)
+    (tmp_path / "plain.csv").write_text("text\ngood film\nbad film\n")
+    (tmp_path / "labelled.csv").write_text("sentence,label\ngood film,1\nbad film,0\n")
+    plain, labelled = (
+        read_inputs(tmp_path / f"{name}.csv", spec) for name in ("plain", "labelled")
+    )
+    assert (plain.labelled, labelled.labelled) == (False, True)
+    assert labelled.data.labels.tolist() == [1, 0]
+    assert labelled.names == ("labelled.csv:0", "labelled.csv:1")
+    first, second = (next(found.data.batches(2))[0] for found in (plain, labelled))
+    assert torch.equal(first, second)
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(DataError, match="no texts in"):
+        read_inputs(tmp_path / "nothing", spec)

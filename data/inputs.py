@@ -1,0 +1,131 @@
+"""What to answer for, with or without labels: images in any form, or tables of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.catalog import IMAGES, TEXTS, DataError, ImageFacts
+from data.examples import Examples
+from data.formats import (
+    IMAGE_SUFFIXES,
+    LABEL_COLUMNS,
+    Split,
+    channels_first,
+    checked_split,
+    decode_images,
+    table_images,
+)
+from data.images import ImageData
+from data.spec import DatasetSpec
+from data.text_formats import Texts, open_text_table, read_text_table
+from data.texts import TextData, TextSplit
+from data.tokens import encode
+
+UNKNOWN = -1
+"""The label of an input that has none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Images or texts, and what each is called where they came from."""
+
+    data: Examples
+    names: tuple[str, ...]
+
+    @property
+    def labelled(self) -> bool:
+        return not bool((self.data.labels == UNKNOWN).any())
+
+
+def read_inputs(path: Path, spec: DatasetSpec) -> Inputs:
+    """The inputs under a path; their labels if there is a column, an array or a folder of them."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist")
+    return _read_texts(path, spec) if spec.holds == "tokens" else _read_images(path, spec)
+
+
+def _read_texts(path: Path, spec: DatasetSpec) -> Inputs:
+    facts = TEXTS[spec.name]
+    parts = [
+        (file, read_text_table(open_text_table(file), facts, labelled=False))
+        for file in _files(path, frozenset({".parquet", ".csv"}))
+    ]
+    if not parts:
+        raise DataError(f"no texts in {path}: expected parquet or .csv with a column of texts")
+    texts = [text for _, part in parts for text in part.texts]
+    labels = np.concatenate([part.labels for _, part in parts])
+    tokens = encode(texts, spec.tokenizer, spec.max_tokens)
+    return Inputs(TextData.of(TextSplit(tokens, labels), facts), _rows_of(parts))
+
+
+def _read_images(path: Path, spec: DatasetSpec) -> Inputs:
+    facts = IMAGES[spec.name]
+    images = _files(path, IMAGE_SUFFIXES)
+    if images:
+        return _read_image_files(path, images, facts)
+    parts = [
+        (file, _read_npz(file, facts) if file.suffix == ".npz" else _read_parquet(file, facts))
+        for file in _files(path, frozenset({".parquet", ".npz"}))
+    ]
+    if not parts:
+        raise DataError(f"no images in {path}: expected image files, parquet or .npz")
+    joined = Split(*map(np.concatenate, zip(*(split for _, split in parts), strict=True)))
+    return Inputs(ImageData.of(joined, facts), _rows_of(parts))
+
+
+def _rows_of(parts: Sequence[tuple[Path, Split | Texts]]) -> tuple[str, ...]:
+    return tuple(f"{file.name}:{row}" for file, part in parts for row in range(len(part.labels)))
+
+
+def _files(path: Path, suffixes: frozenset[str]) -> list[Path]:
+    files = [path] if path.is_file() else sorted(path.rglob("*"))
+    return [file for file in files if file.suffix.lower() in suffixes]
+
+
+def _read_image_files(path: Path, files: list[Path], facts: ImageFacts) -> Inputs:
+    split = _split(
+        decode_images(files, len(files), facts), _folder_labels(path, files, facts), facts
+    )
+    names = (str(file.relative_to(path)) if file != path else file.name for file in files)
+    return Inputs(ImageData.of(split, facts), tuple(names))
+
+
+def _folder_labels(path: Path, files: list[Path], facts: ImageFacts) -> NDArray[np.int64] | None:
+    """Labels where all images lie in folders named after classes, below `path`."""
+    folders = {file.parent for file in files}
+    if path.is_file() or path in folders:
+        return None
+    try:
+        labels = {folder: facts.label_of(folder.name) for folder in folders}
+    except DataError:
+        return None
+    return np.array([labels[file.parent] for file in files])
+
+
+def _read_parquet(file: Path, facts: ImageFacts) -> Split:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(file)
+    found = next((name for name in LABEL_COLUMNS if name in table.column_names), None)
+    labels = None if found is None else table.column(found).to_numpy()
+    return _split(table_images(table, facts), labels, facts)
+
+
+def _read_npz(file: Path, facts: ImageFacts) -> Split:
+    with np.load(file, allow_pickle=False) as archive:
+        for images, labels in (("x", "y"), ("x_test", "y_test")):
+            if images in archive:
+                return _split(archive[images], archive.get(labels), facts)
+        raise DataError(f"{file} holds {', '.join(archive.files)}: expected x, and maybe y")
+
+
+def _split(images: NDArray[Any], labels: NDArray[Any] | None, facts: ImageFacts) -> Split:
+    if labels is not None:
+        return checked_split(images, labels, facts)
+    return Split(channels_first(images, facts), np.full(len(images), UNKNOWN, np.int64))

@@ -1,0 +1,22 @@
+"""Prediction with early exits: anytime, or under a budget, where easy samples leave early."""
+
+from inference.anytime import Answers, anytime
+from inference.costs import milliseconds
+from inference.early_exit import classify
+from inference.frozen import freeze, needs_statistics, only_last_exit
+from inference.thresholds import BudgetError, exit_shares, exits_taken, fit_thresholds, scores
+
+__all__ = [
+    "Answers",
+    "BudgetError",
+    "anytime",
+    "classify",
+    "exit_shares",
+    "exits_taken",
+    "fit_thresholds",
+    "freeze",
+    "milliseconds",
+    "needs_statistics",
+    "only_last_exit",
+    "scores",
+]

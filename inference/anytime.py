@@ -1,0 +1,31 @@
+"""Anytime prediction (ScaleFL, Algorithm 4): an answer at each exit, the best one last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.registry import SlicedNetwork
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """One answer for each sample of a batch."""
+
+    classes: Tensor
+    """int64 [n]."""
+    exits: Tensor
+    """int64 [n]: which exit answered, counted from 0 through those that the network holds."""
+    confidence: Tensor
+    """float32 [n]: the largest softmax score."""
+
+
+@torch.inference_mode()
+def anytime(net: SlicedNetwork, x: Tensor) -> Iterator[Answers]:
+    """The answers of one exit after the other; nothing beyond the one asked for is computed."""
+    for number, logits in enumerate(net.walk(x)):
+        confidence, classes = logits.float().softmax(-1).max(-1)
+        yield Answers(classes, torch.full_like(classes, number), confidence)

@@ -1,0 +1,52 @@
+"""Budgeted batch classification (ScaleFL, Appendix 6.3): sure samples leave the batch early."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from inference.anytime import Answers
+from models.registry import SlicedNetwork
+
+
+@torch.inference_mode()
+def classify(net: SlicedNetwork, x: Tensor, thresholds: Sequence[float]) -> Answers:
+    """Each sample's answer, in the batch's order, at the first exit that is sure enough of it.
+
+    A sample leaves where its confidence reaches the exit's threshold; whoever comes to the exit
+    behind the last threshold is answered there. Who has left is not computed any further.
+    """
+    answers = Answers(
+        torch.empty(len(x), dtype=torch.int64, device=x.device),
+        torch.empty(len(x), dtype=torch.int64, device=x.device),
+        torch.empty(len(x), device=x.device),
+    )
+    staying = torch.arange(len(x), device=x.device)
+    if not len(x):
+        return answers
+    walk = net.walk(x)
+    logits = next(walk)
+    for number, threshold in enumerate((*thresholds, 0.0)):  # no confidence is below 0
+        confidence, classes = logits.float().softmax(-1).max(-1)
+        stays = confidence < threshold
+        leaves = ~stays
+        leaving = int(leaves.sum())
+        if leaving:  # the rest is for nothing where nobody leaves, as most often of a batch of one
+            left, staying = staying[leaves], staying[stays]
+            answers.classes[left] = classes[leaves]
+            answers.confidence[left] = confidence[leaves]
+            answers.exits[left] = number
+        if not len(staying):
+            break
+        try:
+            # Without a mask a batch that nobody left is not copied.
+            logits = walk.send(stays if leaving else None)
+        except StopIteration:
+            raise ValueError(
+                f"{len(thresholds)} thresholds, but the network has {number + 1} exits: "
+                "expected one for each exit but the last"
+            ) from None
+    walk.close()
+    return answers

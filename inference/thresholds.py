@@ -1,0 +1,96 @@
+"""Thresholds that keep an average budget: MSDNet's scheme (Huang et al., 2018, Section 4.2).
+
+A share of the samples is to leave at each exit, and the shares are geometric: exit k is taken by
+a share proportional to r^k, with the one r whose average cost is the budget. An exit's threshold
+is then the confidence of the least sure sample that has to leave there, on validation data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from inference.anytime import anytime
+from models.registry import SlicedNetwork
+
+
+class BudgetError(ValueError):
+    """A budget that the network cannot keep."""
+
+
+def scores(net: SlicedNetwork, batches: Iterable[Tensor]) -> Tensor:
+    """Each exit's confidence in each sample, [exits, n], on the CPU."""
+    found = [
+        torch.stack([answers.confidence for answers in anytime(net, batch)]).cpu()
+        for batch in batches
+    ]
+    if not found:
+        raise ValueError("no samples to fit thresholds on: expected at least one")
+    return torch.cat(found, 1)
+
+
+def exit_shares(costs: Sequence[float], budget: float) -> list[float]:
+    """The geometric shares of the samples that leave at each exit, whose average cost is `budget`.
+
+    `costs` are of stopping at each exit, and rise. From the last one on, all samples may run to
+    the end.
+    """
+    if budget >= costs[-1]:
+        return [0.0] * (len(costs) - 1) + [1.0]
+    if budget < costs[0]:
+        raise BudgetError(
+            f"a budget of {budget:.4g} is below {costs[0]:.4g}, the cost of the first exit, "
+            "which every sample passes"
+        )
+    low, high = -50.0, 50.0  # of log r: from all at the first exit to all at the last
+    for _ in range(100):
+        middle = (low + high) / 2
+        if _average(costs, _geometric(middle, len(costs))) > budget:
+            high = middle
+        else:
+            low = middle
+    return _geometric(low, len(costs))
+
+
+def fit_thresholds(scores: Tensor, costs: Sequence[float], budget: float) -> list[float]:
+    """A threshold for each exit but the last, from validation scores [exits, n].
+
+    On these samples the average cost is the budget or less by at most one sample's way from the
+    first exit to the last; less again where samples are equally sure, since these leave together.
+    """
+    _, samples = scores.shape
+    thresholds: list[float] = []
+    left, share = torch.zeros(samples, dtype=torch.bool), 0.0
+    for confidence, leaving in zip(scores[:-1], exit_shares(costs, budget)[:-1], strict=True):
+        share += leaving
+        due = math.ceil(samples * share - 1e-9) - int(left.sum())
+        thresholds.append(_threshold(confidence[~left], due))
+        left = left | (confidence >= thresholds[-1])
+    return thresholds
+
+
+def exits_taken(scores: Tensor, thresholds: Sequence[float]) -> Tensor:
+    """At which exit each sample of `scores` [exits, n] leaves, counted from 0."""
+    sure = scores[:-1] >= scores.new_tensor(thresholds)[:, None]
+    last = torch.ones(1, scores.shape[1], dtype=torch.bool)
+    return torch.cat((sure, last)).int().argmax(0)  # the first of the largest
+
+
+def _threshold(candidates: Tensor, due: int) -> float:
+    """The confidence of the `due`-th surest of the candidates."""
+    if not len(candidates):
+        return 0.0  # all were to leave before: so is who comes this far later
+    return float(candidates.topk(due).values[-1]) if due > 0 else math.inf
+
+
+def _geometric(log_ratio: float, exits: int) -> list[float]:
+    weights = torch.arange(exits, dtype=torch.float64) * log_ratio
+    shares: list[float] = weights.softmax(0).tolist()
+    return shares
+
+
+def _average(costs: Sequence[float], shares: Sequence[float]) -> float:
+    return sum(cost * share for cost, share in zip(costs, shares, strict=True))
