@@ -200,7 +200,7 @@ def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> No
             "fleet: shares are [0.0, 0.0, 0.0, 0.0]: expected 0 or more, not all 0",
         ),
         (
-            "strategy.widths=[0.5,0.25]",
+            "strategy=heterofl strategy.widths=[0.5,0.25]",
             "strategy: widths are [0.5, 0.25]: expected to rise from above 0 to 1, the full model",
         ),
         ("model.norm=x", "model: unknown norm 'x'; choose from bn, bn-running, bn-static, gn"),

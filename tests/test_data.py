@@ -579,11 +579,14 @@ def test_the_generator_alone_decides_order_and_augmentation() -> None:
     assert one_pass(0).shape == (32, 3, 32, 32)
 
 
-def test_digits_are_not_augmented() -> None:
+def test_digits_are_shifted_by_at_most_a_pixel_and_never_mirrored() -> None:
     digits = as_data(random_split(10, "digits"), "digits")
     ((plain, _),) = digits.batches(10)
     ((augmented, _),) = digits.batches(10, augment=True, generator=seeded())
-    assert torch.equal(plain, augmented)
+    for before, after in zip(plain, augmented, strict=True):
+        middle = after[:, 1:-1, 1:-1]
+        assert any(torch.equal(middle, before[:, y : y + 6, x : x + 6])
+                   for y in range(3) for x in range(3))  # fmt: skip
 
 
 def test_chance_without_a_generator_and_empty_batches_are_refused() -> None:

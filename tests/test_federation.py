@@ -21,8 +21,8 @@ from strategies.heterofl import HeteroFL
 from tests.grids import Fault, InProcessGrid
 
 SMALL = (
-    "model=resnet20 model.norm=bn fleet.clients=4 clients_per_round=4 rounds=2 train.epochs=1 "
-    "train.batch_size=64 dataset.max_train=240 dataset.max_test=60 evaluate.every=0"
+    "strategy=heterofl model=resnet20 model.norm=bn fleet.clients=4 clients_per_round=4 rounds=2 "
+    "train.epochs=1 train.batch_size=64 dataset.max_train=240 dataset.max_test=60 evaluate.every=0"
 )
 
 
@@ -231,7 +231,7 @@ def test_a_level_without_clients_keeps_its_part(federate: Federate) -> None:
     assert set(lines[0]["levels"]) == {"1", "2", "3", "4"}
 
 
-@pytest.mark.parametrize("name", ["fedavg", "decoupled", "heterofl"])
+@pytest.mark.parametrize("name", ["fedavg", "decoupled", "heterofl", "scalefl"])
 def test_every_strategy_trains_and_reports_each_level_and_exit(
     name: str, federate: Federate
 ) -> None:

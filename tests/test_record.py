@@ -220,7 +220,7 @@ def wait_for_unfinished(folder: Path) -> bool:
 def test_a_run_directory_is_named_by_its_choices_and_is_never_anothers(config: Config) -> None:
     first, second = RunRecord.create(config), RunRecord.create(config)
     assert first.directory != second.directory
-    assert "-heterofl-resnet20-digits" in first.directory.name
+    assert "-scalefl-resnet20-digits" in first.directory.name
     assert load(first.directory / CONFIG_FILE) == config
     named = RunRecord.create(replace(config, name="mine"))
     assert named.directory == Path(config.output) / "mine"

@@ -336,7 +336,7 @@ def test_the_fleet_and_the_names_come_from_the_configuration() -> None:
     choice = choose("fleet=small name=mine output=there")
     assert (choice.output, choice.name) == ("there", "mine")
     assert choice.nodes > 0
-    assert choice.label == "heterofl-resnet20-digits"
+    assert choice.label == "scalefl-resnet20-digits"
 
 
 def test_the_command_tells_wrong_overrides_by_its_exit_code() -> None:
