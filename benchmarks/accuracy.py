@@ -4,8 +4,8 @@
 
 Each federation runs in one process, with the real ClientApp and without Ray: the weights are those
 of `nestfl run` with the same settings, since they do not depend on who runs a client. Processes
-share the cores. What follows `--` are overrides; `--widths NAME,...` gives these strategies levels
-of the widths that cost what the fleet's tiers afford, as ScaleFL's authors did for their baselines.
+share the cores. What follows `--` are overrides. All but ScaleFL have levels of `--widths`
+which cost what its levels cost, as its authors did for their baselines.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
-
-WIDTHS = "strategy.widths=[0.35,0.5,0.7,1.0] strategy.ratios=null strategy.rounding=ceil"
 
 
 def run(overrides: str) -> dict[str, Any]:
@@ -71,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--one", type=Path)
     parser.add_argument("--strategies", default="scalefl,heterofl,decoupled,fedavg")
-    parser.add_argument("--widths", default="decoupled,fedavg")
+    parser.add_argument("--widths", default="0.35,0.5,0.7,1.0")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--output", type=Path, default=Path("runs/accuracy"))
@@ -86,7 +84,8 @@ def main() -> None:
 
     def one(pair: tuple[str, str]) -> dict[str, Any]:
         strategy, seed = pair
-        levels = WIDTHS if strategy in given.widths.split(",") else ""
+        levels = f"strategy.ratios=null strategy.widths=[{given.widths}] strategy.rounding=ceil"
+        levels = "" if strategy == "scalefl" else levels
         overrides = f"strategy={strategy} {levels} seed={seed} {' '.join(given.overrides)}"
         return in_a_process(overrides, given.output.resolve(), f"{strategy}-{seed}")
 
