@@ -109,7 +109,7 @@ class NestedStrategy(Strategy):
         """All rounds that are left, from the first or from where a loaded state ended."""
         self.enrol(grid, patience)
         if not self.clients:
-            raise FederationError(f"no client answered within {patience:g} s")
+            raise FederationError("no client is there, or none has said who it is")
         if not self.levels:
             self.ratios = self._ratios_of_the_clients()
             self._begin()

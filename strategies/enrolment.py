@@ -18,6 +18,9 @@ from strategies.streaming import stream
 if TYPE_CHECKING:
     from strategies.federation import Federation
 
+FIRST_ANSWER, LATER_ANSWER = 600.0, 60.0
+"""Seconds that a node has to say who it is: at first a simulation's workers must start."""
+
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
@@ -67,7 +70,8 @@ def enrol(
         return [(node, Message(content, dst_node_id=node, message_type="query")) for node in new]
 
     profiles: dict[int, Profile] = {}
-    for reply in stream(grid, queries(), federation.window, federation.deadline or patience or 60):
+    deadline = federation.deadline or (FIRST_ANSWER if patience else LATER_ANSWER)
+    for reply in stream(grid, queries(), federation.window, deadline):
         if reply.message is not None:
             profiles[reply.to] = Profile.read(reply.message.content)
         elif "ProtocolError" in reply.detail:
