@@ -99,6 +99,11 @@ def check_settings(name: str, settings: Mapping[str, Any]) -> None:
         if setting not in taken:
             choices = ", ".join(sorted(taken)) or "none"
             raise ValueError(f"unknown setting {setting!r} of {name}; choose from {choices}")
+        kind = type(taken[setting])
+        if kind in (int, float) and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ValueError(f"{setting} of {name} is {value!r}: expected a number")
+        if kind is bool and not isinstance(value, bool):
+            raise ValueError(f"{setting} of {name} is {value!r}: expected true or false")
         if setting == "normalise" and value not in ("unit", "printed"):
             raise ValueError(f"unknown normalise {value!r}; choose from unit, printed")
     for setting, default in taken.items():

@@ -18,6 +18,8 @@ class DatasetFacts:
     classes: tuple[str, ...]
     hub: tuple[str, ...] = field(default=(), kw_only=True)
     """Where `datasets.load_dataset` finds it; empty if nowhere."""
+    hub_test: str = field(default="test", kw_only=True)
+    """The split there whose labels are published, and which is not for training."""
 
     @property
     def num_classes(self) -> int:
@@ -137,6 +139,7 @@ IMAGES = {
             flip=True,
             any_size=True,
             hub=("ILSVRC/imagenet-1k",),
+            hub_test="validation",
         ),
         ImageFacts(
             "svhn",

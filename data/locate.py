@@ -133,7 +133,8 @@ def _image_folder(path: Path, name: str) -> SplitFiles | None:
 
     has_splits = (path / "train").is_dir()
     train = images(path / "train" if has_splits else path)
-    test = images(path / "test") if has_splits else ()
+    beside = ("test", *sorted(VALIDATION)) if has_splits else ()
+    test = next((found for name in beside if (found := images(path / name))), ())
     return SplitFiles(read_image_folder, train, test) if train else None
 
 

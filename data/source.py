@@ -113,7 +113,7 @@ def _read_hub(facts: ImageFacts) -> Splits:
     from datasets import load_dataset
 
     try:
-        train, test = load_dataset(*facts.hub, split=["train", "test"])
+        train, test = load_dataset(*facts.hub, split=["train", facts.hub_test])
     except Exception as error:  # whatever went wrong, the way out is the same
         raise DataError(
             f"{facts.name} could not be fetched as {facts.hub[0]} from Hugging Face "

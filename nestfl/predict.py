@@ -86,6 +86,8 @@ def predict(request: Request) -> Report:
     """Answer as asked, and write what was asked for."""
     level = load_level(request.run, request.level)
     inputs = _inputs(request, level.dataset)
+    if not len(inputs.data):
+        raise PredictError(f"nothing to answer for: {request.inputs} holds no inputs")
     if request.plot is not None and not inputs.labelled:
         raise PredictError("--plot draws accuracy, and these inputs have no labels")
     predictor = Predictor(level, request.batch_size)

@@ -53,7 +53,10 @@ class Request:
 
     def hydra(self) -> str:
         """The overrides as one string, which `shlex.split` takes apart again."""
-        overrides = [_absolute(text) for text in self.overrides if not text.startswith("resume=")]
+        from server_app.config import seen_from  # not for --help
+
+        typed = [text for text in self.overrides if not text.startswith("resume=")]
+        overrides = seen_from(Path.cwd(), typed)
         if (resume := self.resume_path()) is not None:
             overrides.append(f"resume={resume}")
         return " ".join(map(_quoted, overrides))
@@ -63,17 +66,6 @@ class Request:
         typed = [text.partition("=")[2] for text in self.overrides if text.startswith("resume=")]
         path = self.resume or (Path(typed[-1]) if typed else None)
         return path.expanduser().absolute() if path is not None else None
-
-
-def _absolute(override: str) -> str:
-    """A path as seen from here, since the server has another working directory."""
-    key, _, value = override.partition("=")
-    path = Path(value).expanduser()
-    if key == "dataset.path" and value != "null":
-        return f"{key}={path.absolute()}"
-    if key in ("model.weights", "dataset.tokenizer") and path.exists():  # it may be another name
-        return f"{key}={path.absolute()}"
-    return override
 
 
 def choose(overrides: str) -> Choice:

@@ -142,6 +142,8 @@ class Evaluation:
         accuracy, loss = (metrics[key] for key in ("accuracy", "loss"))
         if not isinstance(accuracy, list) or not isinstance(loss, list):
             raise ProtocolError("expected lists of accuracies and losses")
+        if not accuracy or not all(0 <= share <= 1 for share in accuracy):
+            raise ProtocolError(f"accuracies {accuracy}: expected shares from 0 to 1")
         return cls(int(_number(metrics, "num-examples")), tuple(accuracy), tuple(loss))
 
 
@@ -165,7 +167,10 @@ def unpack(record: ArrayRecord, like: Mapping[str, Tensor]) -> dict[str, Tensor]
     expected: dict[str, int] = {}
     for tensor in like.values():
         expected[_kind(tensor)] = expected.get(_kind(tensor), 0) + tensor.numel()
-    flat = {kind: torch.from_numpy(array.numpy()) for kind, array in record.items()}
+    try:
+        flat = {kind: torch.from_numpy(array.numpy()) for kind, array in record.items()}
+    except Exception as error:  # whatever bytes the other side has sent
+        raise ProtocolError(f"arrays that cannot be read: {error!r}") from error
     found = {kind: tensor.numel() for kind, tensor in flat.items()}
     if found != expected or any(_kind(t) != kind or t.ndim != 1 for kind, t in flat.items()):
         raise ProtocolError(f"a slice of {found} values, expected {expected}")

@@ -15,7 +15,7 @@ from data.clients import global_test
 from models.task import Task
 from protocol.records import Evaluation
 from server_app import checkpoint
-from server_app.config import Config, compose
+from server_app.config import Config, compose, seen_from
 from server_app.observer import Recorder
 from server_app.record import RunRecord
 from server_app.summary import show, summarise
@@ -31,11 +31,11 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that run_config's `hydra` asks for."""
-    config = compose(str(context.run_config.get("hydra", "")))
+    started_in = Path(os.environ.get("NESTFL_STARTED_IN", "."))  # see client_app/__init__.py
+    config = compose(seen_from(started_in, str(context.run_config.get("hydra", ""))))
     directory = str(context.run_config.get("run-dir", ""))
     if directory:
         config = replace(config, output=str(Path(directory).parent), name=Path(directory).name)
-    started_in = Path(os.environ.get("NESTFL_STARTED_IN", "."))  # see client_app/__init__.py
     run(grid, replace(config, output=str(started_in / config.output)))
 
 

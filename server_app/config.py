@@ -23,7 +23,17 @@ from yaml import YAMLError
 from server_app.settings import Config, ModelConfig
 from server_app.typed import EXTRA, ConfigError, build, reject_unknown
 
-__all__ = ["Config", "ConfigError", "choices", "compose", "dump", "groups", "load", "run_directory"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "choices",
+    "compose",
+    "dump",
+    "groups",
+    "load",
+    "run_directory",
+    "seen_from",
+]
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 CONFIG_FILE = "config.yaml"
@@ -44,6 +54,21 @@ def compose(overrides: str | Iterable[str] = "") -> Config:
         _check_key(base, override.key)
         _set(base, override)
     return build(Config, _plain(base))
+
+
+def seen_from(folder: Path, overrides: str | Iterable[str]) -> list[str]:
+    """The overrides with paths that do not depend on the working directory any more."""
+    return [_seen_from(folder, text) for text in _split(overrides)]
+
+
+def _seen_from(folder: Path, override: str) -> str:
+    key, _, value = override.partition("=")
+    path = folder / Path(value).expanduser()
+    if key in ("dataset.path", "resume") and value != "null":
+        return f"{key}={path}"
+    if key in ("model.weights", "dataset.tokenizer") and path.exists():  # it may be another name
+        return f"{key}={path}"
+    return override
 
 
 def groups() -> list[str]:

@@ -49,6 +49,7 @@ def load_level(path: Path, number: int | None = None) -> RestoredLevel:
     directory = run_directory(path)
     saved = checkpoint.load(path)
     config = load(directory / CONFIG_FILE)
+    config = replace(config, model=replace(config.model, weights=None))  # the checkpoint has them
     trained = strategy(config.strategy.name)(federation(config), _not_here)
     trained.load_state_dict(saved.tensors)
     number = trained.levels[-1].number if number is None else number

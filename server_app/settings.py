@@ -73,8 +73,11 @@ class StrategyConfig:
                 f"expected one of widths, ratios and splits, got {' and '.join(given)}"
             )
         for split in self.splits or ():
-            if len(split) != 2:
+            if len(split) != 2 or split[0] != int(split[0]):
                 raise ValueError(f"splits: {list(split)} is no pair of units and width")
+        depths = [split[0] for split in self.splits or ()]
+        if depths != sorted(depths):
+            raise ValueError(f"splits have depths {depths}: expected to rise to the full model")
         for name in ("widths", "ratios"):
             shares = getattr(self, name)
             if shares is not None and not _rises_to_one(shares):
@@ -198,6 +201,17 @@ class Config:
             self.model.check(self.dataset)
         except ValueError as error:
             raise ValueError(f"model: {error}") from error
+        self._check_last_split()
+
+    def _check_last_split(self) -> None:
+        from models import family
+
+        units = family(self.model.name).units
+        last = self.strategy.splits[-1] if self.strategy.splits else (units, 1.0)
+        if last != (units, 1.0):
+            raise ValueError(
+                f"strategy: the last split is {list(last)}: expected [{units}, 1.0], the full model"
+            )
 
 
 def _rises_to_one(shares: tuple[float, ...]) -> bool:

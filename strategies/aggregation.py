@@ -107,9 +107,10 @@ class NestedMean:
     def _weight_steps(self, weight: float) -> int:
         relative = weight / self.unit
         if not 2.0**-10 <= relative <= 2.0**20:
-            raise ValueError(
+            raise RefusedStateError(
+                "weight",
                 f"weight {weight} is not within 2^-10 to 2^20 of the unit {self.unit}; "
-                "give NestedMean a typical weight as its unit"
+                "give NestedMean a typical weight as its unit",
             )
         return round(relative * (1 << WEIGHT_BITS))
 

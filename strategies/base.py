@@ -39,6 +39,15 @@ from strategies.streaming import Reply, stream
 from strategies.submodels import Submodel, Submodels
 
 
+def check_examples(trained: Trained, client: Client) -> None:
+    """Refuse a reply that claims examples which its client does not have."""
+    if not 1 <= trained.examples <= client.profile.examples:
+        raise RefusedStateError(
+            "examples",
+            f"{trained.examples} claimed, but client {client.number} has {client.profile.examples}",
+        )
+
+
 class NestedStrategy(Strategy):
     """Slices out, slices back, and the mean of what overlaps."""
 
@@ -249,14 +258,9 @@ class NestedStrategy(Strategy):
         try:
             trained = Trained.read(content)
             state = unpack(content.array_records["arrays"], submodel.form)
-        except (ProtocolError, KeyError, ValueError) as error:
+        except (ProtocolError, KeyError) as error:
             raise RefusedStateError("shape", str(error)) from None
-        if not 1 <= trained.examples <= client.profile.examples:
-            raise RefusedStateError(
-                "examples",
-                f"{trained.examples} claimed, but client {client.number} has "
-                f"{client.profile.examples}",
-            )
+        check_examples(trained, client)
         if not math.isfinite(trained.loss):
             raise RefusedStateError("non-finite", f"the loss is {trained.loss}")
         mean.add(state, submodel.map, trained.examples if by_examples else 1.0)
@@ -280,10 +284,13 @@ class NestedStrategy(Strategy):
 
     def _evaluations(self, round: int, grid: Grid) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
-        if self._due(round, self.federation.evaluate_every):
+        on_server = self._due(round, self.federation.evaluate_every)
+        on_clients = self._due(round, self.federation.evaluate_clients_every)
+        if on_server or on_clients:
             self.before_evaluation(grid)
+        if on_server:
             metrics |= evaluate_levels(self)
-        if self._due(round, self.federation.evaluate_clients_every):
+        if on_clients:
             metrics |= evaluate_clients(self, round, grid, metrics)
         return metrics
 
@@ -293,8 +300,9 @@ class NestedStrategy(Strategy):
     # --- state -------------------------------------------------------------------------------
 
     def network(self, level: int) -> nn.Module:
-        """A level's network with its part of the global state."""
-        submodel = self.submodels.at(level, self.window_of(0))
+        """A level's network with its part of the global state, as its first client holds it."""
+        own = (number for number, client in self.clients.items() if self.level_of(client) == level)
+        submodel = self.submodels.at(level, self.window_of(min(own, default=0)))
         net = self.federation.task.build(submodel.level.slice, device="meta").to_empty(device="cpu")
         net.load_state_dict(extract(self.state, submodel.map))
         return net

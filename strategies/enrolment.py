@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Mapping
@@ -73,7 +74,10 @@ def enrol(
     deadline = federation.deadline or (FIRST_ANSWER if patience else LATER_ANSWER)
     for reply in stream(grid, queries(), federation.window, deadline):
         if reply.message is not None:
-            profiles[reply.to] = Profile.read(reply.message.content)
+            try:
+                profiles[reply.to] = Profile.read(reply.message.content)
+            except (KeyError, TypeError, json.JSONDecodeError) as error:
+                log.warning("node %d is left out: its profile is no profile: %r", reply.to, error)
         elif "ProtocolError" in reply.detail:
             raise ProtocolError(reply.detail)
         else:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from protocol.records import Evaluation
+from protocol.records import Evaluation, ProtocolError
 from strategies.enrolment import Client
 from strategies.streaming import stream
 from strategies.submodels import Submodel
@@ -48,10 +49,10 @@ def evaluate_clients(
     models = {"local": strategy.submodel_of, "global": lambda client: whole}
     for kind, submodel_of in models.items():
         found = ask(strategy, grid, "evaluate", strategy.clients, submodel_of, round)
-        scores = {
-            number: Evaluation.read(content).accuracy[-1]
-            for number, content in sorted(found.items())
-        }
+        scores = {}
+        for number, content in sorted(found.items()):
+            with suppress(ProtocolError, KeyError):  # one that says nonsense is not counted
+                scores[number] = Evaluation.read(content).accuracy[-1]
         if scores:
             answers[kind] = fmean(scores.values())
         for level in sorted({level_of[number] for number in scores}):

@@ -13,7 +13,7 @@ from models import SliceMap, State
 from models.slicing import is_running_statistic
 from protocol.records import ProtocolError, Trained, unpack
 from strategies.aggregation import NestedMean, RefusedStateError
-from strategies.base import NestedStrategy
+from strategies.base import NestedStrategy, check_examples
 from strategies.evaluation import ask
 from strategies.submodels import Submodel
 
@@ -26,10 +26,13 @@ class HeteroFL(NestedStrategy):
         sampled = self.sample(self.round, list(self.clients))
         found = ask(self, grid, "query.statistics", sampled, self.submodel_of, self.round)
         for number, content in found.items():
-            form, mapping = self._statistics_of(self.submodel_of(self.clients[number]))
+            client = self.clients[number]
+            form, mapping = self._statistics_of(self.submodel_of(client))
             try:
                 gathered = unpack(content.array_records["arrays"], form)
-                mean.add(gathered, mapping, Trained.read(content).examples)
+                report = Trained.read(content)
+                check_examples(report, client)
+                mean.add(gathered, mapping, report.examples)
             except (ProtocolError, RefusedStateError, KeyError):
                 continue  # a client that cannot gather is not missed
         self.state = mean.result(self.state)

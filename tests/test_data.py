@@ -630,7 +630,7 @@ def test_an_image_of_any_size_is_scaled_and_its_centre_cut_out(tmp_path: Path) -
     """300 x 600 pixels, the left half black: 256 x 512, and of that the middle 224 x 224."""
     pixels = np.zeros((300, 600, 3), np.uint8)
     pixels[:, 300:] = 255
-    for split in ("train", "test"):
+    for split in ("train", "val"):
         (tmp_path / split / "7").mkdir(parents=True)
         Image.fromarray(pixels).save(tmp_path / split / "7" / "image.png")
     train = data.load(DatasetSpec("imagenet", path=str(tmp_path), clients=1)).train

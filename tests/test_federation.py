@@ -281,6 +281,36 @@ def test_heterofl_gathers_statistics_for_each_level_before_a_test(federate: Fede
         assert gathered.any()
 
 
+def test_statistics_are_gathered_before_clients_test_too(federate: Federate) -> None:
+    """Round 1 is tested by clients alone; without statistics all would answer alike."""
+    grid = InProcessGrid(4)
+    federate("model.norm=bn-static rounds=2 evaluate.clients_every=1", grid)
+    kinds = [message.metadata.message_type for message in grid.sent]
+    assert kinds.index("query.statistics") < kinds.index("evaluate")
+
+
+def test_bytes_that_are_no_arrays_are_refused_and_the_round_goes_on(federate: Federate) -> None:
+    def garbage(client: int, message: Message, reply: Message) -> Message:
+        if client == 2 and message.metadata.message_type == "train":
+            arrays = ArrayRecord({"float32": Array("float32", (3,), "numpy.ndarray", b"")})
+            reply.content["arrays"] = arrays
+        return reply
+
+    _, lines = federate("rounds=1", InProcessGrid(4, garbage))
+    assert lines[0]["clients"]["refused"] == {"shape": 1}
+
+
+def test_a_client_that_reports_nonsense_is_left_out_of_the_scores(federate: Federate) -> None:
+    def boastful(client: int, message: Message, reply: Message) -> Message:
+        if client == 2 and message.metadata.message_type == "evaluate":
+            reply.content.metric_records["metrics"]["accuracy"] = [5.0]
+        return reply
+
+    _, lines = federate("rounds=1", InProcessGrid(4, boastful))
+    assert 0 <= lines[0]["local"] <= 1
+    assert "local" not in lines[0]["levels"]["3"]
+
+
 def test_packing_and_unpacking_is_exact() -> None:
     state = {"a": torch.randn(3, 2), "n": torch.tensor(7), "b": torch.randn(4)}
     back = unpack(pack(state), state)

@@ -163,7 +163,7 @@ def _exits(message: Message) -> int:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("strategy.objective=x", "strategy: unknown objective 'x'; choose from cross-entropy, "),
+        ("strategy.objective=x", "strategy: unknown objective 'x'; choose from "),
         (
             "strategy.objective_settings.normalise=x",
             "strategy: unknown normalise 'x'; choose from unit, printed",
@@ -171,6 +171,22 @@ def _exits(message: Message) -> int:
         ("strategy.objective=cross-entropy", "strategy: unknown setting 'beta' of cross-entropy"),
         ("strategy.window=x", "unknown strategy.window 'x'; choose from prefix, upper-right"),
         ("strategy.levels=4", "strategy: levels are 4: expected null beside ratios"),
+        (
+            "strategy.objective_settings.beta=much",
+            "strategy: beta of self-distillation is 'much': expected a number",
+        ),
+        (
+            "strategy.ratios=null strategy.splits=[[7,1.0],[3,0.5]]",
+            "strategy: splits have depths [7.0, 3.0]: expected to rise to the full model",
+        ),
+        (
+            "strategy.ratios=null strategy.splits=[[3,0.5],[7,0.7]]",
+            "strategy: the last split is [7.0, 0.7]: expected [9, 1.0], the full model",
+        ),
+        (
+            "strategy.ratios=null strategy.splits=[[3.5,0.5],[9,1]]",
+            "strategy: splits: [3.5, 0.5] is no pair of units and width",
+        ),
         ("strategy.nonsense=1", "no key 'nonsense' in strategy; choose from "),
     ],
 )
