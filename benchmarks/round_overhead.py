@@ -45,17 +45,27 @@ def main(grid: Grid) -> None:
     stock = TimedFedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
     arrays = ArrayRecord(network().state_dict())
     times: dict[str, list[float]] = {"nestfl": [], "Flower's FedAvg": []}
-    for turn in range(TURNS + 2):
+
+    def nestfl_round() -> float:
         began = time.perf_counter()
         nested.train_round(nested.round + 1, grid)
-        nested_seconds = time.perf_counter() - began
+        return time.perf_counter() - began
+
+    def stock_round() -> float:
+        nonlocal arrays
         arrays = stock.start(grid, arrays, num_rounds=1).arrays
-        if turn >= 2:  # the first ones warm up
-            times["nestfl"].append(nested_seconds)
-            times["Flower's FedAvg"].append(stock.seconds)
+        return stock.seconds
+
+    contenders = [("nestfl", nestfl_round), ("Flower's FedAvg", stock_round)]
+    for turn in range(TURNS + 2):
+        for name, run in contenders:
+            seconds = run()
+            if turn >= 2:  # the first ones warm up
+                times[name].append(seconds)
+        contenders.reverse()  # nobody is always first
     print(f"rounds of {CLIENTS} clients, full ResNet-20 for all, medians of {TURNS} turns:")
-    for name, seconds in times.items():
-        print(f"  {name:16} {1000 * statistics.median(seconds):7.0f} ms")
+    for name, taken in times.items():
+        print(f"  {name:16} {1000 * statistics.median(taken):7.0f} ms")
     ratio = statistics.median(a / b for a, b in zip(*times.values(), strict=True))
     print(f"  nestfl takes {ratio:.2f} of FedAvg's time, target at most {TARGET}", flush=True)
 
