@@ -8,7 +8,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.devices import choose_device, set_threads
-from client_app.evaluation import evaluate, gather_statistics
+from client_app.evaluation import evaluate, gather_statistics, with_own_statistics
 from client_app.networks import form_of, load_network
 from client_app.objectives import objective
 from client_app.training import fit
@@ -55,7 +55,10 @@ def train(message: Message, context: Context) -> Message:
 def test(message: Message, context: Context) -> Message:
     """Evaluate every exit of the slice on this device's test part."""
     work, net = received(message)
-    reports = evaluate(net, own_data(work, context).test, work.train)
+    data = own_data(work, context)
+    if work.statistics == "own":
+        net = with_own_statistics(net, data.train, work.train)
+    reports = evaluate(net, data.test, work.train)
     found = Evaluation(
         reports[0].examples,
         tuple(report.accuracy for report in reports),

@@ -13,6 +13,7 @@ from torch import Tensor
 from client_app.devices import resident
 from client_app.placement import Placement
 from data.examples import Examples
+from models.frozen import freeze, needs_statistics
 from models.layers import StaticBatchNorm2d
 from models.registry import SlicedNetwork
 from protocol.settings import TrainSettings
@@ -47,6 +48,20 @@ def evaluate(net: SlicedNetwork, data: Examples, settings: TrainSettings) -> lis
     accuracy = torch.stack(hits).cpu().double().sum(0) / len(data)
     pairs = zip(loss.tolist(), accuracy.tolist(), strict=True)
     return [ExitReport(*pair, examples=len(data)) for pair in pairs]
+
+
+def with_own_statistics(
+    net: SlicedNetwork, data: Examples, settings: TrainSettings
+) -> SlicedNetwork:
+    """The network with batch norm's statistics fixed over this data, where it has none.
+
+    A client tests on few examples, which do not tell by themselves what all inputs look like.
+    """
+    if not needs_statistics(net) or not len(data):
+        return net
+    place = Placement.of(settings, net)
+    batches = evaluation_batches(resident(data, place.device))
+    return freeze(net.to(place.device), (inputs for inputs, _ in batches))
 
 
 def gather_statistics(

@@ -3,8 +3,8 @@
 from inference.anytime import Answers, anytime
 from inference.costs import milliseconds
 from inference.early_exit import classify
-from inference.frozen import freeze, needs_statistics, only_last_exit
 from inference.thresholds import BudgetError, exit_shares, exits_taken, fit_thresholds, scores
+from models.frozen import freeze, needs_statistics, only_last_exit
 
 __all__ = [
     "Answers",

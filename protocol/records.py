@@ -21,7 +21,7 @@ from data.spec import DatasetSpec
 from models.slicing import Slice
 from models.task import Task
 from protocol.code import VERSION, code_hash
-from protocol.settings import TrainSettings
+from protocol.settings import StatisticsKind, TrainSettings
 
 ARRAYS, WORK, PROFILE, METRICS = "arrays", "work", "profile", "metrics"
 
@@ -43,6 +43,8 @@ class Work:
     round: int = 1
     seed: int = 0
     """Of this client in this round."""
+    statistics: StatisticsKind = "own"
+    """Of batch norm in a client's test: those of its training examples, or of each test batch."""
 
     def record(self) -> ConfigRecord:
         """All but what is as by default, which both sides know, in few bytes: slices are small."""

@@ -11,6 +11,7 @@ PrecisionKind = Literal["auto", "fp32", "bf16", "fp16"]
 OptimizerKind = Literal["sgd", "adamw"]
 ScheduleKind = Literal["constant", "step", "cosine"]
 ChannelsLastKind = Literal["auto", "on", "off"]
+StatisticsKind = Literal["own", "batch"]
 
 
 @dataclass(frozen=True)

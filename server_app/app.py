@@ -97,6 +97,7 @@ def federation(config: Config) -> Federation:
         weighting=config.weighting,
         evaluate_every=config.evaluate.every,
         evaluate_clients_every=config.evaluate.clients_every,
+        statistics=config.evaluate.statistics,
     )
 
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from data.spec import DatasetSpec
-from protocol.settings import TrainSettings
+from protocol.settings import StatisticsKind, TrainSettings
 
 CostKind = Literal["parameters", "macs", "memory"]
 Rounding = Literal["floor", "ceil"]
@@ -142,6 +142,8 @@ class EvaluateConfig:
 
     every: int
     clients_every: int
+    statistics: StatisticsKind = "own"
+    """What clients' tests normalise by, where the network keeps no statistics."""
 
     def __post_init__(self) -> None:
         _check_least(self, 0, "every", "clients_every")

@@ -182,6 +182,7 @@ class NestedStrategy(Strategy):
             objective_settings=federation.objective_settings,
             round=round,
             seed=seed,
+            statistics=federation.statistics,
         )
 
     def submodel_of(self, client: Client) -> Submodel:

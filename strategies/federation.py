@@ -11,7 +11,7 @@ from data.spec import DatasetSpec
 from models import Slice, State, Task
 from models.slicing import Rounding, WindowKind
 from protocol.records import Work
-from protocol.settings import TrainSettings
+from protocol.settings import StatisticsKind, TrainSettings
 from strategies.cost import CostKind
 from strategies.planning import Level, Split
 
@@ -59,6 +59,8 @@ class Federation:
     evaluate_every: int = 1
     """Rounds between evaluations on the server; 0 is after the last alone."""
     evaluate_clients_every: int = 0
+    statistics: StatisticsKind = "own"
+    """What a client's test normalises by, where the network has no statistics of its own."""
 
     def query(self, clients: int) -> Work:
         """What a client is asked before the first round: to look at its data and at itself."""

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from flwr.app import Array, ArrayRecord, Error, Message
 from torch import Tensor
 
+from client_app.app import own_data, received
+from client_app.evaluation import with_own_statistics
 from protocol.records import ProtocolError, Work, pack, size, unpack
 from server_app import app as server
 from server_app.config import compose
@@ -279,6 +282,32 @@ def test_heterofl_gathers_statistics_for_each_level_before_a_test(federate: Fede
         gathered = strategy.state[f"bn1.running_mean@level{level}"]
         assert gathered.shape == (strategy.levels[level - 1].slice.channels(16),)
         assert gathered.any()
+
+
+@pytest.mark.parametrize(("statistics", "alone"), [("own", True), ("batch", False)])
+def test_a_client_s_test_can_normalise_by_its_training_examples(
+    statistics: str, alone: bool, federate: Federate
+) -> None:
+    """By them, an example is judged as it is alone; by the batch, others change its answer."""
+    answers: list[list[float]] = []
+
+    def remember(client: int, message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == "evaluate":
+            answers.append(list(reply.content.metric_records["metrics"]["loss"]))  # type: ignore[arg-type]
+        return reply
+
+    grid = InProcessGrid(4, remember)
+    federate(f"rounds=1 evaluate.statistics={statistics}", grid)
+    message = next(m for m in grid.sent if m.metadata.message_type == "evaluate")
+    work, net = received(message)
+    context = grid.contexts[message.metadata.dst_node_id]
+    data = own_data(work, context)
+    if statistics == "own":
+        net = with_own_statistics(net, data.train, work.train)
+    net.eval()
+    losses = [F.cross_entropy(net(x)[-1], y).item() for x, y in data.test.batches(1)]
+    expected = sum(losses) / len(losses)
+    assert (answers[0][-1] == pytest.approx(expected, rel=1e-4)) is alone
 
 
 def test_statistics_are_gathered_before_clients_test_too(federate: Federate) -> None:
