@@ -310,7 +310,8 @@ def test_bad_input_is_one_clear_line(run: Path, arguments: list[str], message: s
 
 
 def test_a_run_without_a_checkpoint_or_of_another_model_says_so(run: Path, tmp_path: Path) -> None:
-    assert "is no run directory and in none" in predict(tmp_path)[2]
+    (nowhere := tmp_path / "no" / "where").mkdir(parents=True)
+    assert "is no run directory and in none" in predict(nowhere)[2]
     shutil.copy(run / "config.yaml", tmp_path / "config.yaml")
     (tmp_path / "checkpoints").mkdir()
     assert "no whole checkpoint in" in predict(tmp_path)[2]
