@@ -1,8 +1,8 @@
 """HeteroFL (Diao et al., 2021): levels of width, with static batch norm and a masked loss.
 
 Its norm, its scaler and its loss are the model's and the objective's (conf/strategy/heterofl.yaml).
-What is its own are the statistics: training keeps none, so before a test the clients of each level
-run its network over their data, and the server averages what they saw.
+What is its own are the statistics: training keeps none, so before a test all clients run their
+level's network over their data, and the server averages what they saw.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class HeteroFL(NestedStrategy):
         if not any(is_running_statistic(name) for name in self.state):
             return
         mean = NestedMean(unit=max(1, *(c.profile.examples for c in self.clients.values())))
-        sampled = self.sample(self.round, list(self.clients))
-        found = ask(self, grid, "query.statistics", sampled, self.submodel_of, self.round)
+        found = ask(self, grid, "query.statistics", self.clients, self.submodel_of, self.round)
         for number, content in found.items():
             client = self.clients[number]
             form, mapping = self._statistics_of(self.submodel_of(client))

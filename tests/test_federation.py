@@ -310,6 +310,12 @@ def test_a_client_s_test_can_normalise_by_its_training_examples(
     assert (answers[0][-1] == pytest.approx(expected, rel=1e-4)) is alone
 
 
+def test_a_level_whose_clients_were_not_sampled_has_statistics_too(federate: Federate) -> None:
+    strategy, _ = federate("model.norm=bn-static rounds=1 clients_per_round=1")
+    for level in (1, 2, 3, 4):
+        assert strategy.state[f"bn1.running_mean@level{level}"].any()
+
+
 def test_statistics_are_gathered_before_clients_test_too(federate: Federate) -> None:
     """Round 1 is tested by clients alone; without statistics all would answer alike."""
     grid = InProcessGrid(4)
