@@ -37,7 +37,8 @@ def assert_same_weights(first: Path, second: Path) -> None:
 
 def descendants(ancestor: int) -> list[tuple[int, str]]:
     """The processes below one, as (pid, command); a child's pid may be the smaller."""
-    listing = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True)
+    # -ww: with COLUMNS set, ps would cut the commands off there.
+    listing = subprocess.run(["ps", "-wweo", "pid=,ppid=,args="], capture_output=True, text=True)
     children: dict[int, list[tuple[int, str]]] = {}
     for line in listing.stdout.splitlines():
         pid, parent, *command = line.split(None, 2)
@@ -80,15 +81,18 @@ def test_a_server_killed_and_resumed_ends_with_the_same_weights(
     finished: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "killed"
-    started = subprocess.Popen([*NESTFL, *SMOKE, "--run-dir", str(run)],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    log = tmp_path / "output"
+    with log.open("wb") as output:
+        started = subprocess.Popen([*NESTFL, *SMOKE, "--run-dir", str(run)],
+                                   stdout=output, stderr=subprocess.STDOUT)  # fmt: skip
     checkpoints = run / "checkpoints"
     while not list(checkpoints.glob("round-000001*")) and started.poll() is None:
         time.sleep(0.05)
-    servers = [pid for pid, command in descendants(started.pid) if "flwr-simulation" in command]
+    below = descendants(started.pid)
+    servers = [pid for pid, command in below if "flwr-simulation" in command]
     for pid in servers:
         os.kill(pid, signal.SIGKILL)
-    assert servers
+    assert servers, f"among {below}, after:\n{log.read_text()}"
     assert started.wait(timeout=300) != 0
     assert not (run / "summary.json").exists()
     done = nestfl("run", "--resume", str(run))
