@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +15,7 @@ from data.examples import Examples
 from models.frozen import freeze, needs_statistics
 from models.layers import StaticBatchNorm2d
 from models.registry import SlicedNetwork
+from models.slicing import is_running_statistic
 from protocol.settings import TrainSettings
 
 LARGEST_BATCH = 256
@@ -59,9 +59,7 @@ def with_own_statistics(
     """
     if not needs_statistics(net) or not len(data):
         return net
-    place = Placement.of(settings, net)
-    batches = evaluation_batches(resident(data, place.device))
-    return freeze(net.to(place.device), (inputs for inputs, _ in batches))
+    return _frozen_over(net, data, settings)
 
 
 def gather_statistics(
@@ -69,43 +67,22 @@ def gather_statistics(
 ) -> tuple[dict[str, Tensor], int]:
     """This client's statistics for each static batch norm of the network, and its examples.
 
-    They are means over batches of batch means and variances (HeteroFL). All but the norms is in
-    test mode, so that the statistics are of what they will be used on: without HeteroFL's scaler.
+    They are gathered in test mode, so that they are of what they will be used on: without
+    HeteroFL's scaler.
     """
-    norms = {
-        name: module
-        for name, module in net.named_modules()
-        if isinstance(module, StaticBatchNorm2d)
-    }
-    if not norms:
+    if not any(isinstance(module, StaticBatchNorm2d) for module in net.modules()):
         raise ValueError("the network has no static batch norm: build it with norm='bn-static'")
     if len(data) < 2:
         raise ValueError(f"{len(data)} examples are too few for statistics: expected at least 2")
-    place = Placement.of(settings, net)
-    net.to(place.device).eval()
-    with torch.no_grad(), _gathering(list(norms.values())):
-        for inputs, _ in evaluation_batches(resident(data, place.device)):
-            place.logits(net, inputs)
-    statistics = {
-        f"{name}.{buffer}": tensor.detach().cpu().clone()
-        for name, norm in norms.items()
-        for buffer, tensor in norm.named_buffers()
-    }
+    buffers = _frozen_over(net, data, settings).state_dict()
+    statistics = {name: t.cpu() for name, t in buffers.items() if is_running_statistic(name)}
     return statistics, len(data)
 
 
-@contextmanager
-def _gathering(norms: list[StaticBatchNorm2d]) -> Iterator[None]:
-    try:
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.gathering = True
-            norm.train()
-        yield
-    finally:
-        for norm in norms:
-            norm.gathering = False
-            norm.eval()
+def _frozen_over(net: SlicedNetwork, data: Examples, settings: TrainSettings) -> SlicedNetwork:
+    place = Placement.of(settings, net)
+    batches = evaluation_batches(resident(data, place.device))
+    return freeze(net.to(place.device), (inputs for inputs, _ in batches))
 
 
 def evaluation_batches(data: Examples) -> Iterator[tuple[Tensor, Tensor]]:

@@ -6,7 +6,6 @@ fold the replies as they arrive, divide, evaluate. What a method does differentl
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,12 +20,12 @@ from torch import Tensor, nn
 
 from models import PREFIX, Window, extract
 from models.slicing import is_running_statistic
-from protocol.records import Evaluation, ProtocolError, Trained, Work, pack, unpack
+from protocol.records import Evaluation, Work, pack
 from protocol.records import size as size_of
-from strategies.aggregation import NestedMean, RefusedStateError
 from strategies.enrolment import Client, enrol
 from strategies.evaluation import evaluate_clients, evaluate_levels
 from strategies.federation import Federation, FederationError, Observer, Tally
+from strategies.folding import Fold
 from strategies.planning import (
     Level,
     Split,
@@ -37,15 +36,6 @@ from strategies.planning import (
 )
 from strategies.streaming import Reply, stream
 from strategies.submodels import Submodel, Submodels
-
-
-def check_examples(trained: Trained, client: Client) -> None:
-    """Refuse a reply that claims examples which its client does not have."""
-    if not 1 <= trained.examples <= client.profile.examples:
-        raise RefusedStateError(
-            "examples",
-            f"{trained.examples} claimed, but client {client.number} has {client.profile.examples}",
-        )
 
 
 class NestedStrategy(Strategy):
@@ -159,7 +149,7 @@ class NestedStrategy(Strategy):
 
     def train_round(self, number: int, grid: Grid) -> None:
         """One round of training, without evaluation."""
-        messages = self._messages(number, grid)
+        messages = self._begin_round(number, grid)
         window, deadline = self.federation.window, self.federation.deadline
         self._fold(number, stream(grid, messages, window, deadline))
         self.round = number
@@ -189,7 +179,8 @@ class NestedStrategy(Strategy):
         """What a client holds."""
         return self.submodels.at(self.level_of(client), self.window_of(client.number))
 
-    def _messages(self, round: int, grid: Grid) -> Iterator[tuple[Client, Message]]:
+    def _begin_round(self, round: int, grid: Grid) -> Iterator[tuple[Client, Message]]:
+        """Choose this round's clients; their messages are made one by one."""
         online = set(grid.get_node_ids())
         self.deaf &= online  # who went away and comes back is asked again
         if online - self.deaf - {client.node for client in self.clients.values()}:
@@ -199,9 +190,13 @@ class NestedStrategy(Strategy):
             raise FederationError(f"round {round}: none of {len(self.clients)} clients is online")
         sampled = self.sample(round, available)
         self.tally = Tally(len(sampled))
-        for client, message in self.messages("train", sampled, self.submodel_of, round):
-            level = self.level_of(client)
-            self.tally.slices[level].down += size_of(message.content)
+        return self._counted(self.messages("train", sampled, self.submodel_of, round))
+
+    def _counted(
+        self, messages: Iterable[tuple[Client, Message]]
+    ) -> Iterator[tuple[Client, Message]]:
+        for client, message in messages:
+            self.tally.slices[self.level_of(client)].down += size_of(message.content)
             yield client, message
 
     def messages(
@@ -225,61 +220,12 @@ class NestedStrategy(Strategy):
 
     def _fold(self, round: int, replies: Iterable[Reply[Client]]) -> None:
         """Add each reply to the sums as it arrives, then divide."""
-        examples = [client.profile.examples for client in self.clients.values()]
-        by_examples = self.federation.weighting == "examples"
-        mean = NestedMean(unit=max(1.0, float(np.mean(examples))) if by_examples else 1.0)
-        losses: dict[int, float] = {}
-        self.silent = set()
+        fold = Fold(self.federation, self.clients, self.submodel_of, self.tally)
         for reply in replies:
-            self.tally.done += 1
-            if reply.message is None:
-                self.silent.add(reply.to.number)
-                self.tally.failed[reply.failure or "failed"] += 1
-                self.tally.details[reply.failure or "failed"] = reply.detail
-            else:
-                try:
-                    trained = self._accept(reply.to, reply.message, mean, by_examples)
-                    losses[reply.to.number] = trained.loss
-                    self.tally.accepted += 1
-                except RefusedStateError as refusal:
-                    self.tally.refused[refusal.reason] += 1
-                    self.tally.details[refusal.reason] = str(refusal)
+            fold.add(reply)
             self.observer.replied(round, self.tally.done, self.tally.sampled)
-        self.tally.loss = sum(losses[number] for number in sorted(losses))
-        self._require_enough(round)
-        self.state = mean.result(self.state)
-
-    def _accept(
-        self, client: Client, message: Message, mean: NestedMean, by_examples: bool
-    ) -> Trained:
-        submodel = self.submodel_of(client)
-        content = message.content
-        sums = self.tally.slices[submodel.number]
-        sums.up += size_of(content)
-        try:
-            trained = Trained.read(content)
-            state = unpack(content.array_records["arrays"], submodel.form)
-        except (ProtocolError, KeyError) as error:
-            raise RefusedStateError("shape", str(error)) from None
-        check_examples(trained, client)
-        if not math.isfinite(trained.loss):
-            raise RefusedStateError("non-finite", f"the loss is {trained.loss}")
-        mean.add(state, submodel.map, trained.examples if by_examples else 1.0)
-        sums.replied += 1
-        return trained
-
-    def _require_enough(self, round: int) -> None:
-        needed = max(1, math.ceil(self.federation.min_replies * self.tally.sampled))
-        if self.tally.accepted < needed:
-            reasons = {**self.tally.failed, **self.tally.refused}
-            described = "; ".join(
-                f"{count} {reason} ({self.tally.details.get(reason) or 'no detail'})"
-                for reason, count in reasons.items()
-            )
-            raise FederationError(
-                f"round {round}: {self.tally.accepted} of {self.tally.sampled} clients gave a "
-                f"usable reply, {needed} are needed: {described}"
-            )
+        self.silent = fold.silent
+        self.state = fold.result(round, self.state)
 
     # --- evaluation --------------------------------------------------------------------------
 
@@ -340,7 +286,7 @@ class NestedStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        return (message for _, message in self._messages(server_round, grid))
+        return (message for _, message in self._begin_round(server_round, grid))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

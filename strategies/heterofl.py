@@ -13,8 +13,9 @@ from models import SliceMap, State
 from models.slicing import is_running_statistic
 from protocol.records import ProtocolError, Trained, unpack
 from strategies.aggregation import NestedMean, RefusedStateError
-from strategies.base import NestedStrategy, check_examples
+from strategies.base import NestedStrategy
 from strategies.evaluation import ask
+from strategies.folding import check_examples
 from strategies.submodels import Submodel
 
 

@@ -441,16 +441,25 @@ def test_gathered_statistics_are_the_means_and_variances_of_what_is_normalised()
     assert statistics.keys() == named
 
 
-def test_gathering_starts_anew_and_ends_with_the_pass() -> None:
+def test_gathering_starts_anew_and_changes_nothing_in_the_network() -> None:
     net = resnet(QUARTER, norm="bn-static")
+    before = state_of(net)
     gather_statistics(net, digits(40, seed=1), CPU)
     again, _ = gather_statistics(net, digits(40, seed=2), CPU)
     fresh, _ = gather_statistics(resnet(QUARTER, norm="bn-static"), digits(40, seed=2), CPU)
     assert same(again, fresh)
-    fit(net, digits(16), cross_entropy, CPU, round=1, seed=0)  # training does not move them
+    assert same(state_of(net), before)
+
+
+def test_training_does_not_move_static_statistics() -> None:
+    net = resnet(QUARTER, norm="bn-static")
+    statistics, _ = gather_statistics(net, digits(40), CPU)
+    net.load_state_dict(statistics, strict=False)
+    fit(net, digits(16), cross_entropy, CPU, round=1, seed=0)
     kept = net.state_dict()
-    assert all(torch.equal(kept[name], tensor) for name, tensor in again.items())
+    assert all(torch.equal(kept[name], tensor) for name, tensor in statistics.items())
     norms = [module for module in net.modules() if isinstance(module, StaticBatchNorm2d)]
+    assert norms
     assert not any(norm.gathering for norm in norms)
 
 

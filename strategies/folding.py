@@ -1,0 +1,98 @@
+"""The replies of one round: each is checked and added to the sums as it arrives, and counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from statistics import fmean
+
+from flwr.app import Message
+from torch import Tensor
+
+from models import State
+from protocol.records import ProtocolError, Trained, unpack
+from protocol.records import size as size_of
+from strategies.aggregation import NestedMean, RefusedStateError
+from strategies.enrolment import Client
+from strategies.federation import Federation, FederationError, Tally
+from strategies.streaming import Reply
+from strategies.submodels import Submodel
+
+
+def check_examples(trained: Trained, client: Client) -> None:
+    """Refuse a reply that claims examples which its client does not have."""
+    if not 1 <= trained.examples <= client.profile.examples:
+        raise RefusedStateError(
+            "examples",
+            f"{trained.examples} claimed, but client {client.number} has {client.profile.examples}",
+        )
+
+
+class Fold:
+    """The nested mean of one round's replies."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        clients: Mapping[int, Client],
+        submodel_of: Callable[[Client], Submodel],
+        tally: Tally,
+    ) -> None:
+        self.federation, self.submodel_of, self.tally = federation, submodel_of, tally
+        self.by_examples = federation.weighting == "examples"
+        examples = fmean(client.profile.examples for client in clients.values())
+        self.mean = NestedMean(unit=max(1.0, examples) if self.by_examples else 1.0)
+        self.silent: set[int] = set()
+        """Clients that did not answer."""
+        self._losses: dict[int, float] = {}
+
+    def add(self, reply: Reply[Client]) -> None:
+        self.tally.done += 1
+        if reply.message is None:
+            reason = reply.failure or "failed"
+            self.silent.add(reply.to.number)
+            self.tally.failed[reason] += 1
+            self.tally.details[reason] = reply.detail
+            return
+        try:
+            self._losses[reply.to.number] = self._accept(reply.to, reply.message).loss
+            self.tally.accepted += 1
+        except RefusedStateError as refusal:
+            self.tally.refused[refusal.reason] += 1
+            self.tally.details[refusal.reason] = str(refusal)
+
+    def result(self, round: int, previous: State) -> dict[str, Tensor]:
+        """The new global state, if enough clients gave a usable reply."""
+        self.tally.loss = sum(loss for _, loss in sorted(self._losses.items()))
+        self._require_enough(round)
+        return self.mean.result(previous)
+
+    def _accept(self, client: Client, message: Message) -> Trained:
+        submodel = self.submodel_of(client)
+        content = message.content
+        sums = self.tally.slices[submodel.number]
+        sums.up += size_of(content)
+        try:
+            trained = Trained.read(content)
+            state = unpack(content.array_records["arrays"], submodel.form)
+        except (ProtocolError, KeyError) as error:
+            raise RefusedStateError("shape", str(error)) from None
+        check_examples(trained, client)
+        if not math.isfinite(trained.loss):
+            raise RefusedStateError("non-finite", f"the loss is {trained.loss}")
+        self.mean.add(state, submodel.map, trained.examples if self.by_examples else 1.0)
+        sums.replied += 1
+        return trained
+
+    def _require_enough(self, round: int) -> None:
+        needed = max(1, math.ceil(self.federation.min_replies * self.tally.sampled))
+        if self.tally.accepted < needed:
+            reasons = {**self.tally.failed, **self.tally.refused}
+            described = "; ".join(
+                f"{count} {reason} ({self.tally.details.get(reason) or 'no detail'})"
+                for reason, count in reasons.items()
+            )
+            raise FederationError(
+                f"round {round}: {self.tally.accepted} of {self.tally.sampled} clients gave a "
+                f"usable reply, {needed} are needed: {described}"
+            )
