@@ -3,13 +3,21 @@
 from inference.anytime import Answers, anytime
 from inference.costs import milliseconds
 from inference.early_exit import classify
-from inference.thresholds import BudgetError, exit_shares, exits_taken, fit_thresholds, scores
+from inference.thresholds import (
+    BudgetError,
+    cheapest_thresholds,
+    exit_shares,
+    exits_taken,
+    fit_thresholds,
+    scores,
+)
 from models.frozen import freeze, needs_statistics, only_last_exit
 
 __all__ = [
     "Answers",
     "BudgetError",
     "anytime",
+    "cheapest_thresholds",
     "classify",
     "exit_shares",
     "exits_taken",

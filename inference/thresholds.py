@@ -79,6 +79,23 @@ def exits_taken(scores: Tensor, thresholds: Sequence[float]) -> Tensor:
     return torch.cat((sure, last)).int().argmax(0)  # the first of the largest
 
 
+def cheapest_thresholds(
+    scores: Tensor, hits: Tensor, costs: Sequence[float], loss: float
+) -> list[float]:
+    """The thresholds of the least budget that costs at most `loss` of the last exit's accuracy.
+
+    `hits` [exits, n] tells which exits are right about the samples of `scores`. Budgets are tried
+    from the first exit's cost on, in hundredths of the way to the last one's.
+    """
+    wanted = hits[-1].double().mean() - loss - 1e-9
+    for budget in torch.linspace(costs[0], costs[-1], 101, dtype=torch.float64)[:-1].tolist():
+        thresholds = fit_thresholds(scores, costs, budget)
+        taken = exits_taken(scores, thresholds)
+        if hits.gather(0, taken[None]).double().mean() >= wanted:
+            return thresholds
+    return [math.inf] * (len(costs) - 1)
+
+
 def _threshold(candidates: Tensor, due: int) -> float:
     """The confidence of the `due`-th surest of the candidates."""
     if not len(candidates):

@@ -147,6 +147,10 @@ def predict(
     threshold: Annotated[
         float | None, typer.Option(help="Confidence from which on a sample leaves, at all exits.")
     ] = None,
+    max_loss: Annotated[
+        float | None,
+        typer.Option(help="The least cost that loses so many points of accuracy on validation."),
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples that are answered together.")] = 256,
     output: Annotated[
         Path | None, typer.Option(help="Write all answers to this .csv or .json file.")
@@ -171,6 +175,7 @@ def predict(
             budget=budget,
             budget_ms=budget_ms,
             threshold=threshold,
+            max_loss=max_loss,
             batch_size=batch_size,
             output=output,
             table=table,

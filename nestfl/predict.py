@@ -41,28 +41,32 @@ class Request:
     """Share of the MACs of always running to the end."""
     budget_ms: float | None = None
     threshold: float | None = None
+    max_loss: float | None = None
+    """Points of accuracy on validation data."""
     batch_size: int = 256
     output: Path | None = None
     table: bool = False
     plot: Path | None = None
 
     def __post_init__(self) -> None:
-        chosen = [self.budget, self.budget_ms, self.threshold]
+        chosen = [self.budget, self.budget_ms, self.threshold, self.max_loss]
         if sum(choice is not None for choice in chosen) > 1:
-            raise PredictError("give one of --budget, --budget-ms and --threshold")
+            raise PredictError("give one of --budget, --budget-ms, --threshold and --max-loss")
         for name, budget in {"budget": self.budget, "budget-ms": self.budget_ms}.items():
             if budget is not None and not budget > 0:
                 raise PredictError(f"--{name} {budget}: expected above 0")
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise PredictError(f"--threshold {self.threshold}: expected 0 to 1")
+        if self.max_loss is not None and not 0 <= self.max_loss <= 100:
+            raise PredictError(f"--max-loss {self.max_loss}: expected 0 to 100 points")
         if self.batch_size < 1:
             raise PredictError(f"--batch-size {self.batch_size}: expected at least 1")
         if self.output is not None and self.output.suffix not in FORMATS:
             raise PredictError(f"--output {self.output}: expected a name in {' or '.join(FORMATS)}")
-        if self.compares and (self.output or chosen != [None] * 3):
+        if self.compares and (self.output or chosen != [None] * 4):
             raise PredictError(
                 "--table and --plot try budgets of their own and give no answers: "
-                "leave out --output, --budget, --budget-ms and --threshold"
+                "leave out --output, --budget, --budget-ms, --threshold and --max-loss"
             )
 
     @property
@@ -118,6 +122,8 @@ def _plan(request: Request, predictor: Predictor) -> Plan:
         return predictor.within(request.budget, "share")
     if request.budget_ms is not None:
         return predictor.within(request.budget_ms, "ms")
+    if request.max_loss is not None:
+        return predictor.losing(request.max_loss)
     return TO_THE_END if request.threshold is None else predictor.sure(request.threshold)
 
 

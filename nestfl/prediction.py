@@ -21,7 +21,10 @@ from data.inputs import Inputs
 from inference import (
     Answers,
     BudgetError,
+    anytime,
+    cheapest_thresholds,
     classify,
+    exits_taken,
     fit_thresholds,
     freeze,
     milliseconds,
@@ -112,6 +115,15 @@ class Predictor:
         return scores(self.net, self.batches(self._validation))
 
     @cached_property
+    def _hits(self) -> Tensor:
+        """Whether each exit is right about each validation sample, [exits, n]."""
+        classes = [
+            torch.stack([answers.classes for answers in anytime(self.net, batch)]).cpu()
+            for batch in self.batches(self._validation)
+        ]
+        return torch.cat(classes, 1) == self._validation.labels
+
+    @cached_property
     def macs(self) -> Prices:
         task, held = self.level.task, self.level.slice
         (full,) = macs_by_exit(task, replace(held, exits=self.level.exits[-1:]))
@@ -131,6 +143,15 @@ class Predictor:
             return TO_THE_END
         self._require_early_exits()
         return Plan(tuple(fit_thresholds(self._scores, prices.exits, budget)))
+
+    def losing(self, points: float) -> Plan:
+        """The cheapest thresholds that lose at most so many points of accuracy on validation."""
+        self._require_early_exits()
+        exits, full = self.macs.exits, self.macs.full
+        thresholds = cheapest_thresholds(self._scores, self._hits, exits, points / 100)
+        taken = exits_taken(self._scores, thresholds)
+        paid = float(torch.tensor(exits, dtype=torch.float64)[taken].mean())
+        return Plan(tuple(thresholds)) if paid < full else TO_THE_END
 
     def sure(self, threshold: float) -> Plan:
         """The same threshold at all exits."""
