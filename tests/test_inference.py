@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from inference import (
     BudgetError,
     anytime,
+    cheapest_thresholds,
     classify,
     exit_shares,
     exits_taken,
@@ -208,6 +209,19 @@ def test_a_budget_below_the_first_exit_says_so() -> None:
         exit_shares([1, 2], 0.5)
     with pytest.raises(ValueError, match="no samples to fit thresholds on"):
         scores(Given(), [])
+
+
+def test_the_cheapest_thresholds_lose_no_more_than_they_may() -> None:
+    confidence = torch.tensor([[0.9, 0.8, 0.7, 0.6], [0.9, 0.9, 0.9, 0.9]])
+    hits = torch.tensor([[True, True, False, False], [True, True, True, True]])
+    # All at the first exit lose half; three of four lose a quarter; two lose nothing.
+    assert cheapest_thresholds(confidence, hits, [1, 2], 0.5) == pytest.approx([0.6])
+    assert cheapest_thresholds(confidence, hits, [1, 2], 0.25) == pytest.approx([0.7])
+    assert cheapest_thresholds(confidence, hits, [1, 2], 0.0) == pytest.approx([0.8])
+    # Where the surest sample is wrong, nobody may leave early.
+    assert cheapest_thresholds(confidence, ~hits, [1, 2], 0.0) == pytest.approx([0.6])
+    wrong_when_sure = torch.tensor([[False, True, True, True], [True, True, True, True]])
+    assert cheapest_thresholds(confidence, wrong_when_sure, [1, 2], 0.0) == [math.inf]
 
 
 # --- costs -----------------------------------------------------------------------------------

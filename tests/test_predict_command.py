@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any, cast
@@ -119,6 +120,17 @@ def test_on_validation_data_the_budget_is_met_within_a_sample(run: Path) -> None
 def test_a_budget_that_is_enough_runs_to_the_end(run: Path) -> None:
     assert answered(run, "--budget", "1.5")["thresholds"] is None
     assert answered(run, "--budget-ms", "1e6")["left_at_exit"] == [0, 0, 0, 1]
+
+
+def test_a_loss_that_is_allowed_makes_answers_cheaper(run: Path) -> None:
+    first_exit = answered(run, "--max-loss", "100")
+    assert first_exit["left_at_exit"][0] > 0.9  # whatever it loses
+    predictor = Predictor(load_level(run), 64)
+    plan = predictor.losing(2.0)
+    taken = exits_taken(predictor._scores, plan.thresholds or [math.inf] * 3)
+    early, last = predictor._hits.gather(0, taken[None]), predictor._hits[-1]
+    assert early.double().mean() >= last.double().mean() - 0.02
+    assert answered(run, "--max-loss", "2")["share"] <= 1
 
 
 def test_answers_do_not_depend_on_the_batch(run: Path) -> None:
@@ -287,7 +299,9 @@ def test_a_frozen_copy_leaves_the_level_as_it_was(run: Path) -> None:
     ("arguments", "message"),
     [
         (["--level", "7"], "no level 7 in this run; choose from 1, 2, 3, 4"),
-        (["--budget", "0.6", "--threshold", "0.5"], "one of --budget, --budget-ms and --threshold"),
+        (["--budget", "0.6", "--threshold", "0.5"], "one of --budget, --budget-ms, --threshold"),
+        (["--max-loss", "-1"], "--max-loss -1.0: expected 0 to 100 points"),
+        (["--level", "1", "--max-loss", "1"], "level 1 has one exit"),
         (["--budget", "0"], "--budget 0.0: expected above 0"),
         (["--budget", "0.1"], "a budget of 0.1 is below 0.6765, the cost of the first exit"),
         (["--budget-ms", "1e-9"], "a budget of 1e-09 is below"),
