@@ -179,3 +179,7 @@ def state_of(net: SlicedNetwork) -> dict[str, Tensor]:
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in net.state_dict().items()
     }
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

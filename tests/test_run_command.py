@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -18,15 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
-from nestfl import failure
 from nestfl.cli import app
-from nestfl.display import Lines, display_on
 from nestfl.launcher import Simulation
 from nestfl.processes import members
-from nestfl.progress import Follower, JsonLines, RunState
 from nestfl.run import Choice, Request, choose, run
 
 pytestmark = pytest.mark.processes
@@ -350,116 +345,3 @@ def test_workers_are_given_their_cpus() -> None:
         "num-supernodes=20 client-resources-num-cpus=2 client-resources-num-gpus=0.0 "
         "init-args-num-cpus=6"
     )
-
-
-def test_half_a_line_waits_for_its_end_and_a_broken_one_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "lines.jsonl"
-    path.write_text('{"old": 1}\n')
-    lines = JsonLines(path)
-    assert lines.new() == []
-    with path.open("a") as file:
-        for text, expected in [
-            ('{"a": ', []),
-            ("1}", []),
-            ('\n{"b": 2}\n{"c', [{"a": 1}, {"b": 2}]),
-            ('\n[3]\n{"d": 4}\n', [{"d": 4}]),
-        ]:
-            file.write(text)
-            file.flush()
-            assert lines.new() == expected
-
-
-def test_lines_that_a_resumed_run_cuts_off_are_not_told_again(tmp_path: Path) -> None:
-    path = tmp_path / "lines.jsonl"
-    path.write_text('{"round": 1}\n{"round": 2}\n{"round": 3}\n')
-    lines = JsonLines(path)
-    path.write_text('{"round": 1}\n{"round": 2}\n')
-    assert lines.new() == []
-    with path.open("a") as file:
-        file.write('{"round": 3}\n')
-    assert lines.new() == [{"round": 3}]
-
-
-def test_a_file_that_is_not_there_yet_has_no_lines(tmp_path: Path) -> None:
-    lines = JsonLines(tmp_path / "lines.jsonl")
-    assert lines.new() == []
-    (tmp_path / "lines.jsonl").write_text('{"a": 1}\n')
-    assert lines.new() == [{"a": 1}]
-
-
-def test_time_left_is_the_pace_of_the_last_rounds() -> None:
-    state = RunState()
-    assert state.seconds_left() is None
-    state.take_event({"event": "start", "rounds": 20}, now=100)
-    assert state.seconds_left() is None
-    state.take_event({"event": "round", "round": 1}, now=150)  # slow: all starts
-    state.take_metrics({"round": 1}, now=151)
-    assert state.seconds_left() == 50 * 19
-    for number in range(2, 11):
-        state.take_event({"event": "round", "round": number}, now=150 + 2 * number)
-    assert state.seconds_left() == 2 * 10
-
-
-def test_a_resumed_run_counts_from_where_it_goes_on() -> None:
-    state = RunState()
-    state.take_event({"event": "start", "rounds": 20}, now=0)
-    state.take_event({"event": "round", "round": 15}, now=3)
-    assert state.seconds_left() == 15
-
-
-def test_the_last_evaluation_is_kept_over_rounds_without_one() -> None:
-    state = RunState()
-    state.take_metrics({"round": 1, "levels": {"1": {"accuracy": 0.5}, "2": {}}}, now=0)
-    state.take_metrics({"round": 2, "levels": {}}, now=1)
-    assert state.accuracies == {"1": 0.5}
-
-
-def test_an_early_end_has_a_reason() -> None:
-    state = RunState()
-    state.take_event({"event": "end", "reason": "all clients failed"}, now=0)
-    assert state.reason == "all clients failed"
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress_is_shown(tmp_path: Path, terminal: bool) -> None:
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=terminal, width=100)
-    follower = Follower(tmp_path)
-    clients = {"sampled": 10, "replied": 8, "refused": {"NaN": 1}, "failed": 1}
-    levels = {"1": {"accuracy": 0.912}, "2": {"accuracy": 0.95}}
-    events = [
-        {"event": "start", "rounds": 4, "levels": 2, "nodes": 20},
-        {"event": "round", "round": 1},
-        {"event": "reply", "round": 2, "done": 4, "of": 10},
-    ]
-    record = {"round": 1, "seconds": 2.5, "clients": clients, "levels": levels}
-    with display_on(console, quiet=False) as display:
-        (tmp_path / "progress.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
-        (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-        follower.step(display)
-    accuracies = "accuracy of level 1: 91.2 %, 2: 95.0 %"
-    assert accuracies in screen.getvalue()
-    if terminal:
-        assert "1/4" in screen.getvalue()
-        assert "4/10" in screen.getvalue()
-    else:
-        assert isinstance(display, Lines)
-        assert screen.getvalue() == (
-            f"round 1/4, 8/10 replies, 1 refused, 1 failed, {accuracies}, 2.5 s\n"
-        )
-
-
-def test_the_reason_is_the_servers_error_and_its_causes_without_tracebacks() -> None:
-    log = (
-        "\x1b[36m(ClientAppActor pid=1)\x1b[0m Traceback (most recent call last):\nKeyError: 'c'\n"
-        "\x1b[91mERROR \x1b[0m:     Simulation raised an exception\n"
-        "Traceback (most recent call last):\n  File one\nKeyError: 'a'\n\n"
-        "During handling of the above exception, another exception occurred:\n\n"
-        "Traceback (most recent call last):\n  File two\n    boom()\nValueError: \x1b[1mb\x1b[0m\n"
-        "\x1b[91mERROR \x1b[0m:     Exit Code: 700\n"
-    )
-    assert failure.reason(log) == ["ValueError: b", "KeyError: 'a'"]
-
-
-def test_without_an_error_the_reason_is_the_end_of_the_log() -> None:
-    assert failure.reason("\x1b[92mINFO\x1b[0m: one\n\ntwo\n")[1:] == ["INFO: one", "two"]

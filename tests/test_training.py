@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,46 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from client_app.devices import choose_device, free_memory, resident, set_threads
-from client_app.evaluation import evaluation_batches, gather_statistics
-from client_app.networks import load_network
-from client_app.objectives import cross_entropy, masked_cross_entropy, objective, register
+from client_app.objectives import cross_entropy
 from client_app.placement import Placement
-from client_app.probe import Probe, budget, probe
 from client_app.sgd import SGD
 from client_app.training import TrainSettings, evaluate, fit, learning_rate
-from data import IMAGES, ImageData
-from models import Slice, SlicedNetwork, Task, build
-from models.layers import StaticBatchNorm2d
-from tests.networks import state_of
+from data import IMAGES
+from models import Slice, SlicedNetwork
+from tests.clients import CPU, EXITS, QUARTER, digits, resnet
+from tests.networks import same, state_of
 
-CPU = TrainSettings(device="cpu", batch_size=8, lr=0.05)
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PLAIN = replace(CPU, momentum=0.0, weight_decay=0.0)
-DIGITS = Task("resnet20", 10, 1, 8)
-QUARTER = Slice(width=0.25)
-EXITS = Slice(width=0.25, exits=(3, 9))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On a busy machine small networks spend their time waiting for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def digits(count: int, seed: int = 0, classes: int = 10) -> ImageData:
-    chance = torch.Generator().manual_seed(seed)
-    images = torch.randint(0, 256, (count, 1, 8, 8), generator=chance, dtype=torch.uint8)
-    labels = torch.randint(0, classes, (count,), generator=chance)
-    return ImageData(images, labels, IMAGES["digits"])
-
-
-def resnet(slice: Slice = QUARTER, name: str = "resnet20", **options: Any) -> SlicedNetwork:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return build(name, 10, 1, slice, **options)
 
 
 class Flat(SlicedNetwork):
@@ -75,17 +45,6 @@ class Dropping(Flat):
 
     def forward(self, x: Tensor) -> list[Tensor]:
         return [self.linear(F.dropout(x.flatten(1), 0.5, self.training))]
-
-
-class Stubborn(SlicedNetwork):
-    """Answers class 0 at its first exit and class 1 at its second, whatever it sees."""
-
-    def forward(self, x: Tensor) -> list[Tensor]:
-        return [torch.tensor([answer] * len(x)) for answer in ([2.0, 0.0], [0.0, 1.0])]
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 # Learning rates
@@ -143,49 +102,6 @@ def test_wrong_settings_are_named_with_what_was_expected(
         TrainSettings(**wrong)
 
 
-# Objectives
-
-
-def test_cross_entropy_is_of_the_last_exit() -> None:
-    logits = [torch.tensor([[9.0, 0.0]]), torch.tensor([[0.0, 1.0]])]
-    loss = cross_entropy(logits, torch.tensor([0]))
-    assert float(loss) == pytest.approx(math.log(1 + math.e))
-
-
-def test_masked_cross_entropy_sets_absent_logits_to_zero() -> None:
-    logits = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
-    present = torch.tensor([True, False, True])
-    loss = masked_cross_entropy([logits], torch.tensor([2]), present=present)
-    total = math.e + 1 + math.e**3
-    assert loss.item() == pytest.approx(math.log(total) - 3)
-    (gradient,) = torch.autograd.grad(loss, logits)
-    assert gradient[0].tolist() == pytest.approx([math.e / total, 0, math.e**3 / total - 1])
-
-
-def test_an_objective_by_name_knows_the_classes_of_its_client() -> None:
-    masked = objective("masked-cross-entropy", torch.tensor([0, 2, 2]), num_classes=3)
-    loss = masked([torch.tensor([[1.0, 2.0, 3.0]])], torch.tensor([2]))
-    assert float(loss) == pytest.approx(math.log(math.e + 1 + math.e**3) - 3)
-
-
-def test_a_new_objective_is_one_function_with_settings() -> None:
-    @register("weighted-exits")
-    def weighted(logits: list[Tensor], labels: Tensor, *, share: float, power: int = 1) -> Tensor:
-        return share**power * logits[0].sum()
-
-    labels = torch.tensor([0])
-    assert objective("weighted-exits", labels, 2, share=0.5)([torch.ones(1, 4)], labels) == 2
-    with pytest.raises(ValueError, match="objective weighted-exits needs the setting 'share'"):
-        objective("weighted-exits", labels, 2)
-    with pytest.raises(ValueError, match=r"unknown setting 'beta'.*choose from power, share"):
-        objective("weighted-exits", labels, 2, beta=1)
-
-
-def test_an_unknown_objective_is_answered_with_the_choices() -> None:
-    with pytest.raises(ValueError, match=r"unknown objective 'mse'; choose from cross-entropy, m"):
-        objective("mse", torch.tensor([0]), 2)
-
-
 # Steps
 
 
@@ -213,29 +129,29 @@ def test_steps_are_those_of_sgd_by_hand() -> None:
     assert report.seconds > 0
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_training_equals_a_plain_loop_with_torchs_optimiser(nesterov: bool) -> None:
-    settings = replace(CPU, nesterov=nesterov, epochs=2, channels_last="off")
+@pytest.mark.parametrize(
+    ("chosen", "torchs"),
+    [
+        ({}, partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4, foreach=True)),
+        (
+            {"nesterov": True},
+            partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4, nesterov=True, foreach=True),
+        ),
+        (
+            {"optimizer": "adamw", "weight_decay": 0.1},
+            partial(torch.optim.AdamW, weight_decay=0.1),
+        ),
+    ],
+    ids=["sgd", "nesterov", "adamw"],
+)
+def test_training_equals_a_plain_loop_with_torchs_optimiser(
+    chosen: dict[str, Any], torchs: Callable[..., torch.optim.Optimizer]
+) -> None:
+    settings = replace(CPU, epochs=2, channels_last="off", **chosen)
     ours, theirs, data = resnet(), resnet(), digits(20)
-    optimiser = torch.optim.SGD(
-        theirs.parameters(), 0.05, 0.9, weight_decay=5e-4, nesterov=nesterov, foreach=True
-    )
+    optimiser = torchs(theirs.parameters(), lr=0.05)
     order = torch.Generator().manual_seed(3)
     theirs.train()
-    for _ in range(2):
-        for images, labels in data.batches(8, shuffle=True, generator=order):
-            optimiser.zero_grad()
-            F.cross_entropy(theirs(images)[-1], labels).backward()
-            optimiser.step()
-    fit(ours, data, cross_entropy, settings, round=1, seed=3)
-    assert same(state_of(ours), state_of(theirs))
-
-
-def test_adamw_is_torchs() -> None:
-    settings = replace(CPU, optimizer="adamw", weight_decay=0.1, epochs=2)
-    ours, theirs, data = Flat(), Flat(), digits(20)
-    optimiser = torch.optim.AdamW(theirs.parameters(), 0.05, weight_decay=0.1)
-    order = torch.Generator().manual_seed(3)
     for _ in range(2):
         for images, labels in data.batches(8, shuffle=True, generator=order):
             optimiser.zero_grad()
@@ -360,12 +276,6 @@ def test_a_scaled_loss_makes_the_same_step_and_an_overflow_makes_none() -> None:
     assert same(state_of(scaled), moved)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_a_device_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match="device is 'cuda', which this machine lacks: choose auto"):
-        choose_device("cuda")
-
-
 def test_channels_last_changes_speed_not_results() -> None:
     settings = replace(PLAIN, batch_size=16)
     states = []
@@ -384,209 +294,3 @@ def test_channels_last_is_kept_from_slices_that_onednn_corrupts_memory_with() ->
     assert Placement.of(CPU, resnet(QUARTER)).layout == torch.contiguous_format
     with pytest.raises(ValueError, match="channels_last is 'on': expected 'auto' or 'off'"):
         Placement.of(replace(CPU, channels_last="on"), resnet(QUARTER))
-
-
-# Evaluation
-
-
-def test_each_exit_has_its_own_numbers() -> None:
-    labels = torch.tensor([0] * 7 + [1] * 3)
-    data = replace(digits(10), labels=labels)
-    first, second = evaluate(Stubborn(), data, CPU)
-    assert (first.accuracy, second.accuracy) == pytest.approx((0.7, 0.3))
-    assert (first.examples, second.examples) == (10, 10)
-    right, wrong = math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))
-    assert first.loss == pytest.approx(0.7 * right + 0.3 * wrong)
-    right, wrong = math.log(1 + math.exp(-1)), math.log(1 + math.exp(1))
-    assert second.loss == pytest.approx(0.3 * right + 0.7 * wrong)
-
-
-def test_evaluation_is_of_all_examples_and_changes_nothing() -> None:
-    net, data = resnet(EXITS), digits(300)
-    before = state_of(net)
-    reports = evaluate(net, data, CPU)
-    assert reports == evaluate(net, data, CPU)
-    assert [report.examples for report in reports] == [300, 300]
-    assert same(before, state_of(net))
-
-
-def test_without_examples_there_is_nothing_to_report() -> None:
-    assert evaluate(Stubborn(), digits(0), CPU) == []
-
-
-@pytest.mark.parametrize("examples", [1, 2, 256, 257, 513, 5000, 10_000, 76_801])
-def test_evaluation_batches_hold_each_example_once_and_none_is_tiny(examples: int) -> None:
-    number = torch.arange(examples)
-    data = ImageData(torch.zeros(examples, 1, 1, 1).byte(), number, IMAGES["digits"])
-    batches = [labels for _, labels in evaluation_batches(data)]
-    sizes = [len(labels) for labels in batches]
-    assert torch.equal(torch.cat(batches).sort().values, number)
-    assert max(sizes) <= 256
-    assert min(sizes) >= min(examples, 100)
-
-
-# Static batch norm
-
-
-def test_gathered_statistics_are_the_means_and_variances_of_what_is_normalised() -> None:
-    net = resnet(QUARTER, norm="bn-static", scaler="train")
-    data = digits(40)
-    statistics, examples = gather_statistics(net, data, CPU)
-    assert isinstance(net.conv1, nn.Conv2d)
-    maps = net.conv1(next(data.batches(40))[0]).detach()  # not divided by the scaler: as at test
-    torch.testing.assert_close(statistics["bn1.running_mean"], maps.mean((0, 2, 3)))
-    torch.testing.assert_close(statistics["bn1.running_var"], maps.var((0, 2, 3)))
-    assert examples == 40
-    named = {name for name in net.state_dict() if name.endswith(("mean", "var", "tracked"))}
-    assert statistics.keys() == named
-
-
-def test_gathering_starts_anew_and_changes_nothing_in_the_network() -> None:
-    net = resnet(QUARTER, norm="bn-static")
-    before = state_of(net)
-    gather_statistics(net, digits(40, seed=1), CPU)
-    again, _ = gather_statistics(net, digits(40, seed=2), CPU)
-    fresh, _ = gather_statistics(resnet(QUARTER, norm="bn-static"), digits(40, seed=2), CPU)
-    assert same(again, fresh)
-    assert same(state_of(net), before)
-
-
-def test_training_does_not_move_static_statistics() -> None:
-    net = resnet(QUARTER, norm="bn-static")
-    statistics, _ = gather_statistics(net, digits(40), CPU)
-    net.load_state_dict(statistics, strict=False)
-    fit(net, digits(16), cross_entropy, CPU, round=1, seed=0)
-    kept = net.state_dict()
-    assert all(torch.equal(kept[name], tensor) for name, tensor in statistics.items())
-    norms = [module for module in net.modules() if isinstance(module, StaticBatchNorm2d)]
-    assert norms
-    assert not any(norm.gathering for norm in norms)
-
-
-def test_gathering_needs_static_norms_and_examples() -> None:
-    with pytest.raises(ValueError, match="no static batch norm"):
-        gather_statistics(resnet(), digits(4), CPU)
-    with pytest.raises(ValueError, match="1 examples are too few"):
-        gather_statistics(resnet(norm="bn-static"), digits(1), CPU)
-
-
-# Networks
-
-
-def test_a_network_used_again_remembers_nothing() -> None:
-    state = state_of(resnet(EXITS, norm="bn-static"))
-    data, task = digits(16), replace(DIGITS, options=(("norm", "bn-static"),))
-    used = load_network(task, EXITS, state)
-    fit(used, digits(24, seed=9), cross_entropy, CPU, round=1, seed=4)
-    gather_statistics(used, data, CPU)
-    evaluate(used, data, CPU)
-    F.cross_entropy(used(next(data.batches(8))[0])[-1], data.labels[:8]).backward()
-
-    again = load_network(task, EXITS, state)
-    assert again is used
-    assert same(state_of(again), state)
-    assert all(parameter.grad is None for parameter in again.parameters())
-    fresh = resnet(EXITS, norm="bn-static")
-    reports = [fit(net, data, cross_entropy, CPU, 1, seed=5).loss for net in (again, fresh)]
-    assert reports[0] == reports[1]
-    assert same(state_of(again), state_of(fresh))
-
-
-def test_training_changes_neither_the_state_received_nor_the_state_sent() -> None:
-    state = state_of(resnet())
-    received = {name: tensor.clone() for name, tensor in state.items()}
-    net = load_network(DIGITS, QUARTER, state)
-    fit(net, digits(16), cross_entropy, CPU, round=1, seed=0)
-    sent = state_of(net)
-    copies = {name: tensor.clone() for name, tensor in sent.items()}
-    fit(net, digits(16), cross_entropy, CPU, round=1, seed=0)
-    assert same(state, received)
-    assert same(sent, copies)
-    assert not same(sent, state)
-
-
-def test_building_a_network_leaves_the_process_its_own_chance() -> None:
-    chance = torch.get_rng_state()
-    load_network(DIGITS, Slice(0.125), state_of(resnet(Slice(0.125))))
-    assert torch.equal(torch.get_rng_state(), chance)
-
-
-def test_a_state_of_another_slice_is_refused_by_name() -> None:
-    state = state_of(resnet())
-    missing = {name: tensor for name, tensor in state.items() if name != "conv1.weight"}
-    with pytest.raises(ValueError, match=r"conv1\.weight is missing in the state received"):
-        load_network(DIGITS, QUARTER, missing)
-    with pytest.raises(ValueError, match="stray is missing in the slice"):
-        load_network(DIGITS, QUARTER, state | {"stray": torch.zeros(1)})
-    with pytest.raises(ValueError, match=r"has shape \(4, 1, 3, 3\): expected \(8, 1, 3, 3\)"):
-        load_network(DIGITS, Slice(0.5), state)
-
-
-# The device
-
-
-def test_threads_are_those_given_and_never_more_than_the_cores(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cores = len(os.sched_getaffinity(0))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert set_threads() == torch.get_num_threads() == 1
-    monkeypatch.setenv("OMP_NUM_THREADS", "1000")
-    assert 1 <= set_threads() <= cores
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert 1 <= set_threads() == torch.get_num_threads() <= cores
-
-
-def test_on_the_cpu_data_is_not_copied() -> None:
-    data = digits(4)
-    assert resident(data, torch.device("cpu")) is data
-
-
-def test_a_probe_measures_memory_and_speed() -> None:
-    found = probe(Task("resnet20", 10, 1, 8), CPU, seconds=0.1)
-    assert 0 < found.memory_bytes < 2**50
-    assert free_memory(torch.device("cpu")) > 0
-    assert found.samples_per_second > 0
-
-
-def test_a_budget_is_the_scarcer_of_memory_and_speed() -> None:
-    # Half of 4000 bytes is a quarter of 8000; 160/s at a quarter of the width is 10/s at full.
-    assert budget(Probe(4000, 160.0), 8000, 10.0) == 0.25
-    assert budget(Probe(4000, 160.0), 1000, 20.0) == 0.5
-    assert budget(Probe(10**9, 1e9), 1000, 10.0) == 1.0
-    shares = [budget(Probe(memory, 160.0), 8000, 10.0) for memory in range(0, 40_000, 1000)]
-    assert shares == sorted(shares)
-    with pytest.raises(ValueError, match="memory_bytes is 0"):
-        budget(Probe(1, 1.0), 0, 1.0)
-
-
-# A new process for every message
-
-
-def test_training_starts_without_heavy_imports() -> None:
-    script = """
-import sys
-import torch
-import client_app.networks, client_app.probe
-from client_app.sgd import SGD
-from client_app.training import TrainSettings, evaluate, fit
-from client_app.objectives import cross_entropy
-from data import IMAGES, ImageData
-from models import SlicedNetwork
-class Net(SlicedNetwork):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(64, 10)
-    def forward(self, x):
-        return [self.linear(x.flatten(1))]
-data = ImageData(torch.zeros(4, 1, 8, 8).byte(), torch.zeros(4).long(), IMAGES["digits"])
-settings = TrainSettings(device="cpu", clip=1.0)
-fit(net := Net(), data, cross_entropy, settings, 1, 0)
-evaluate(net, data, settings)
-heavy = "torchvision transformers sklearn datasets flwr matplotlib torch._dynamo".split()
-print([name for name in heavy if name in sys.modules])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
