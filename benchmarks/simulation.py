@@ -51,7 +51,8 @@ echo = ClientApp()
 @echo.query()
 def introduce(message: Message, context: Context) -> Message:
     partition = int(context.node_config["partition-id"])
-    profile = Profile(partition, EXAMPLES, budget=None, device="cpu")
+    parts = int(context.node_config["num-partitions"])
+    profile = Profile(partition, parts, EXAMPLES, budget=None, device="cpu")
     return Message(RecordDict({"profile": profile.record()}), reply_to=message)
 
 

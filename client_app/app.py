@@ -23,9 +23,10 @@ app = ClientApp()
 def introduce(message: Message, context: Context) -> Message:
     """Say what this device is: its data, and what it affords."""
     work = Work.read(message.content)
-    partition = context.node_config.get("partition-id")
+    partition, partitions = own_partition(context)
     profile = Profile(
-        partition=int(partition) if partition is not None else None,
+        partition=partition,
+        partitions=partitions,
         examples=len(own_data(work, context).train),
         budget=own_budget(work, context),
         device=str(choose_device(work.train.device)),
@@ -59,6 +60,8 @@ def test(message: Message, context: Context) -> Message:
     if work.statistics == "own":
         net = with_own_statistics(net, data.train, work.train)
     reports = evaluate(net, data.test, work.train)
+    if not reports:
+        raise ValueError("this client has no test examples")
     found = Evaluation(
         reports[0].examples,
         tuple(report.accuracy for report in reports),
@@ -91,11 +94,20 @@ def own_data(work: Work, context: Context) -> ClientData:
     path = context.node_config.get("data")
     if path is not None:
         return device_data(str(path), work.dataset)
-    parts = int(context.node_config.get("num-partitions", work.dataset.clients))
-    spec = replace(
-        work.dataset, clients=parts
-    )  # the device's own word: who else is here may change
-    return client_data(spec, int(context.node_config["partition-id"]))
+    partition, partitions = own_partition(context)
+    if partition is None or partitions is None:
+        raise ValueError(
+            f"the node config is {dict(context.node_config)}: expected data=PATH, or both "
+            "partition-id and num-partitions"
+        )
+    return client_data(replace(work.dataset, clients=partitions), partition)
+
+
+def own_partition(context: Context) -> tuple[int | None, int | None]:
+    """Which part of the run's data set this device was given, and of how many."""
+    numbers = (context.node_config.get(key) for key in ("partition-id", "num-partitions"))
+    partition, partitions = (None if number is None else int(number) for number in numbers)
+    return partition, partitions
 
 
 def own_budget(work: Work, context: Context) -> float | None:

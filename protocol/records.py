@@ -7,6 +7,7 @@ both sides build, so only its values cross the wire.
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
@@ -28,6 +29,10 @@ ARRAYS, WORK, PROFILE, METRICS = "arrays", "work", "profile", "metrics"
 
 class ProtocolError(ValueError):
     """A record that the other side cannot have meant."""
+
+
+class OtherCodeError(ProtocolError):
+    """The other side runs another version of this app."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,9 @@ class Work:
 def check_code(code: str, version: int) -> None:
     """Raise unless the other side runs this protocol and this code."""
     if version != VERSION:
-        raise ProtocolError(f"protocol version {version} there, {VERSION} here: update one side")
+        raise OtherCodeError(f"protocol version {version} there, {VERSION} here: update one side")
     if code != code_hash():
-        raise ProtocolError(
+        raise OtherCodeError(
             f"server and client run different code ({code} and {code_hash()}): in a simulation, "
             "a SuperLink that was started in another checkout serves that checkout's clients"
         )
@@ -84,6 +89,8 @@ class Profile:
     """What a client says of itself."""
 
     partition: int | None
+    partitions: int | None
+    """Which part of the run's data set it holds, and of how many; None has data of its own."""
     examples: int
     """For training: no reply may claim more."""
     budget: float | None
@@ -92,14 +99,33 @@ class Profile:
     code: str = field(default_factory=code_hash)
     version: int = VERSION
 
+    def __post_init__(self) -> None:
+        _check_whole(self.partition, 0, "partition")
+        _check_whole(self.partitions, 1, "partitions")
+        _check_whole(self.examples, 0, "examples")
+        if self.examples is None:
+            raise ProtocolError("examples is None: expected a whole number of at least 0")
+        budget = self.budget
+        if budget is not None and not (isinstance(budget, int | float) and 0 < budget < math.inf):
+            raise ProtocolError(f"budget is {budget!r}: expected a number above 0")
+
     def record(self) -> ConfigRecord:
         return ConfigRecord({"json": json.dumps(asdict(self))})
 
     @classmethod
     def read(cls, content: RecordDict) -> Profile:
-        fields = json.loads(str(content.config_records[PROFILE]["json"]))
-        check_code(fields["code"], fields["version"])
-        return cls(**fields)
+        """A client's profile; anything else is a ProtocolError."""
+        try:
+            fields = json.loads(str(content.config_records[PROFILE]["json"]))
+            check_code(fields["code"], fields["version"])
+            return cls(**fields)
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ProtocolError(f"a profile that cannot be read: {error!r}") from error
+
+
+def _check_whole(value: object, least: int, name: str) -> None:
+    if value is not None and not (type(value) is int and value >= least):
+        raise ProtocolError(f"{name} is {value!r}: expected a whole number of at least {least}")
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,13 @@ class Traffic(TypedDict, total=False):
 
 class SliceCounts(Traffic, total=False):
     replied: int
+    seconds: float  # that the level's slowest client trained
+
+
+class AskCounts(Traffic, total=False):
+    asked: int
+    answered: int
+    failed: dict[str, int]  # by reason
 
 
 RoundMetrics = TypedDict(
@@ -57,9 +64,10 @@ RoundMetrics = TypedDict(
         "round": int,  # from 1
         "seconds": float,
         "clients": ClientCounts,
-        "bytes": Traffic,
+        "bytes": Traffic,  # of training
         "slices": dict[str, SliceCounts],  # by the level's number: replies and bytes of its clients
-        "train": dict[str, float],  # "loss" and whatever else the clients report, their mean
+        "asked": dict[str, AskCounts],  # "statistics", "local", "global": besides training
+        "train": dict[str, float],  # "loss": the mean of the clients'
         "levels": dict[str, LevelMetrics],  # by the level's number, from "1", the smallest
         "worst": float,  # accuracy over the levels
         "mean": float,

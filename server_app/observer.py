@@ -10,6 +10,7 @@ from server_app import checkpoint
 from server_app.config import Config
 from server_app.record import RunRecord
 from strategies.base import NestedStrategy
+from strategies.enrolment import Client
 from strategies.federation import Observer
 from strategies.planning import Level
 
@@ -22,8 +23,15 @@ class Recorder(Observer):
         self.strategy: NestedStrategy | None = None
         self.progress = record.directory / PROGRESS_FILE
 
-    def started(self, levels: Sequence[Level], clients: int) -> None:
-        self._tell(event="start", rounds=self.config.rounds, levels=len(levels), nodes=clients)
+    def started(self, levels: Sequence[Level], clients: Mapping[int, Client]) -> None:
+        partitions = [client.profile.partitions or 0 for client in clients.values()]
+        self._tell(
+            event="start",
+            rounds=self.config.rounds,
+            levels=len(levels),
+            nodes=len(clients),
+            partitions=max(partitions) or None,
+        )
 
     def replied(self, round: int, done: int, of: int) -> None:
         self._tell(event="reply", round=round, done=done, of=of)

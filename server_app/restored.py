@@ -32,7 +32,7 @@ class RestoredLevel:
     task: Task
     slice: Slice
     dataset: DatasetSpec
-    """With as many clients as the run had, so that their parts are those it trained on."""
+    """Parted as the run's clients said that it is, so that parts are those they trained on."""
     settings: TrainSettings
     round: int
     outdated_statistics: bool
@@ -59,7 +59,7 @@ def load_level(path: Path, number: int | None = None) -> RestoredLevel:
         raise ConfigError(f"no level {number} in this run; choose from {choices}")
     net = cast(SlicedNetwork, trained.network(number)).eval()
     static = any(isinstance(module, StaticBatchNorm2d) for module in net.modules())
-    clients = _enrolled(directory / PROGRESS_FILE) or config.fleet.clients
+    clients = _partitions(directory / PROGRESS_FILE) or config.fleet.clients
     return RestoredLevel(
         number=number,
         net=net,
@@ -76,11 +76,11 @@ def _not_here(net: nn.Module) -> Evaluation:
     raise AssertionError("a restored strategy runs no rounds")
 
 
-def _enrolled(progress: Path) -> int | None:
-    """How many clients the run was last started with."""
+def _partitions(progress: Path) -> int | None:
+    """Into how many parts the clients of the run's last start had the data set."""
     lines = progress.read_text().splitlines() if progress.is_file() else []
     starts = [event for line in lines if (event := _event(line)).get("event") == "start"]
-    return int(starts[-1]["nodes"]) if starts else None
+    return starts[-1].get("partitions") if starts else None
 
 
 def _event(line: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from server_app.metrics import RoundMetrics
 from server_app.record import RunRecord
 
+ASK_SUMS = ("asked", "answered", "down", "up")
 PLAIN_WIDTH = 120
 """Columns where there is no terminal to ask."""
 
@@ -21,6 +22,7 @@ PLAIN_WIDTH = 120
 def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
     """Sums over all rounds, and the newest value of each score."""
     clients: list[Any] = [line.get("clients", {}) for line in lines]
+    asked: list[Any] = [each for line in lines for each in line.get("asked", {}).values()]
     summary: dict[str, Any] = {
         "rounds": lines[-1]["round"] if lines else 0,
         "seconds": sum(line.get("seconds", 0.0) for line in lines),
@@ -30,6 +32,10 @@ def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
             "replied": sum(counts.get("replied", 0) for counts in clients),
             "refused": _added(counts.get("refused", {}) for counts in clients),
             "failed": _added(counts.get("failed", {}) for counts in clients),
+        },
+        "asked": {
+            **{key: sum(each.get(key, 0) for each in asked) for key in ASK_SUMS},
+            "failed": _added(each.get("failed", {}) for each in asked),
         },
         "levels": {},
     }
@@ -79,15 +85,19 @@ def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
     names = [name for name in ("worst", "mean", "local", "global") if name in summary]
     if names:
         yield "accuracy:    " + ", ".join(f"{name} {_percent(summary[name])}" for name in names)
-    clients, traffic = summary["clients"], summary["bytes"]
+    clients, asked, traffic = summary["clients"], summary["asked"], summary["bytes"]
     yield f"time:        {summary['rounds']} rounds in {summary['seconds']:.1f} s"
     yield f"bytes:       {decimal(traffic.get('down', 0))} down, {decimal(traffic.get('up', 0))} up"
-    lost = [
-        f"{count} {what} ({reason})"
-        for what in ("refused", "failed")
-        for reason, count in clients[what].items()
-    ]
+    lost = [*_lost(clients, "refused"), *_lost(clients, "failed")]
     yield ", ".join([f"replies:     {clients['replied']} of {clients['sampled']}", *lost])
+    if asked["asked"]:
+        answers = f"tests:       {asked['answered']} of {asked['asked']} answered"
+        sent = f"{decimal(asked['down'])} down, {decimal(asked['up'])} up"
+        yield ", ".join([answers, *_lost(asked, "failed"), sent])
+
+
+def _lost(counts: Mapping[str, Any], what: str) -> list[str]:
+    return [f"{count} {what} ({reason})" for reason, count in counts[what].items()]
 
 
 def _any_has(levels: Mapping[str, Any], score: str) -> bool:

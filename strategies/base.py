@@ -6,14 +6,15 @@ fold the replies as they arrive, divide, evaluate. What a method does differentl
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor, nn
@@ -37,6 +38,8 @@ from strategies.planning import (
 from strategies.streaming import Reply, stream
 from strategies.submodels import Submodel, Submodels
 
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+
 
 class NestedStrategy(Strategy):
     """Slices out, slices back, and the mean of what overlaps."""
@@ -55,7 +58,7 @@ class NestedStrategy(Strategy):
         self.observer = observer or Observer()
         self.round = 0
         self.clients: dict[int, Client] = {}
-        self.deaf: set[int] = set()  # nodes that did not answer when they were asked who they are
+        self.deaf: dict[int, str] = {}  # nodes that are no clients, and why
         self.silent: set[int] = set()  # clients that did not answer in this round
         self.tally = Tally(0)
         self.ratios = federation.ratios
@@ -108,22 +111,26 @@ class NestedStrategy(Strategy):
         """All rounds that are left, from the first or from where a loaded state ended."""
         self.enrol(grid, patience)
         if not self.clients:
-            raise FederationError("no client is there, or none has said who it is")
+            reasons = "; ".join(f"node {node}: {why}" for node, why in self.deaf.items())
+            raise FederationError(f"no client has come: {reasons or 'no node is there'}")
         if not self.levels:
             self.ratios = self._ratios_of_the_clients()
             self._begin()
-        self.observer.started(self.levels, len(self.clients))
+        self.observer.started(self.levels, self.clients)
         self.summary()
         for number in range(self.round + 1, self.federation.rounds + 1):
             began = time.monotonic()
             self.train_round(number, grid)
-            metrics = {"round": number, **self.tally.metrics(), **self._evaluations(number, grid)}
+            scores = self._evaluations(number, grid)
+            metrics = {"round": number, **self.tally.metrics(), **scores}
             self.observer.finished_round({**metrics, "seconds": time.monotonic() - began})
         return Result()
 
     def enrol(self, grid: Grid, patience: float) -> None:
-        self.clients, unheard = enrol(grid, self.federation, self.clients, self.deaf, patience)
-        self.deaf |= unheard
+        self.clients, left_out = enrol(
+            grid, self.federation, self.clients, self.deaf.keys(), patience
+        )
+        self.deaf |= left_out
 
     def _begin(self) -> None:
         """Make the levels and the first global state."""
@@ -138,9 +145,9 @@ class NestedStrategy(Strategy):
         return cluster_budgets(budgets, 1.0, self.federation.levels).ratios
 
     def _tier_of(self, client: Client) -> int:
-        return self.federation.tier_of(
-            client.number, max(self.federation.clients, len(self.clients))
-        )
+        """By the client alone: who else is there may change."""
+        parts = client.profile.partitions or self.federation.clients
+        return self.federation.tier_of(client.number, max(parts, client.number + 1))
 
     def _budget_of(self, client: Client) -> float:
         """The share of the full model that a client affords: its device's word, or its tier's."""
@@ -166,7 +173,7 @@ class NestedStrategy(Strategy):
         return Work(
             task=federation.task,
             slice=submodel.level.slice,
-            dataset=replace(federation.dataset, clients=max(1, len(self.clients))),
+            dataset=federation.dataset,
             train=federation.train,
             objective=federation.objective,
             objective_settings=federation.objective_settings,
@@ -182,12 +189,17 @@ class NestedStrategy(Strategy):
     def _begin_round(self, round: int, grid: Grid) -> Iterator[tuple[Client, Message]]:
         """Choose this round's clients; their messages are made one by one."""
         online = set(grid.get_node_ids())
-        self.deaf &= online  # who went away and comes back is asked again
-        if online - self.deaf - {client.node for client in self.clients.values()}:
+        # Who went away and comes back is asked again.
+        self.deaf = {node: why for node, why in self.deaf.items() if node in online}
+        if online - self.deaf.keys() - {client.node for client in self.clients.values()}:
             self.enrol(grid, patience=0)
         available = [number for number, client in self.clients.items() if client.node in online]
-        if not available:
-            raise FederationError(f"round {round}: none of {len(self.clients)} clients is online")
+        wanted = min(self.federation.clients_per_round, len(self.clients))
+        if len(available) < (needed := self.federation.needed(wanted)):
+            raise FederationError(
+                f"round {round}: {len(available)} of {len(self.clients)} clients are online, "
+                f"{needed} are needed"
+            )
         sampled = self.sample(round, available)
         self.tally = Tally(len(sampled))
         return self._counted(self.messages("train", sampled, self.submodel_of, round))
@@ -232,7 +244,8 @@ class NestedStrategy(Strategy):
     def _evaluations(self, round: int, grid: Grid) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
         on_server = self._due(round, self.federation.evaluate_every)
-        on_clients = self._due(round, self.federation.evaluate_clients_every)
+        has_tests = self.federation.dataset.test > 0
+        on_clients = has_tests and self._due(round, self.federation.evaluate_clients_every)
         if on_server or on_clients:
             self.before_evaluation(grid)
         if on_server:
@@ -281,29 +294,25 @@ class NestedStrategy(Strategy):
             )
         self.state, self.round = dict(state), int(tensors["round"])
 
-    # --- Flower's interface ------------------------------------------------------------------
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return (message for _, message in self._begin_round(server_round, grid))
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        by_node = {client.node: client for client in self.clients.values()}
-        self._fold(server_round, (Reply(by_node[m.metadata.src_node_id], m) for m in replies))
-        return pack(self.state), MetricRecord({"loss": self.tally.loss})
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return []
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        return None
-
     def summary(self) -> None:
-        """Say what the levels are."""
+        """Say what the levels are, and who trains them."""
+        counts = Counter(map(self.level_of, self.clients.values()))
+        full = self.levels[-1].cost.of(self.federation.cost)
+        for level in self.levels:
+            log.info(
+                "level %d: %d units of width %g, %.3g of the full cost, %d clients",
+                level.number,
+                level.split.depth,
+                level.split.width,
+                level.cost.of(self.federation.cost) / full,
+                counts[level.number],
+            )
+        if len(self.clients) < self.federation.clients:
+            log.warning("%d of %d clients are there", len(self.clients), self.federation.clients)
+
+    # --- Flower's phases of a round: here `start` runs it as one, and folds while replies come ---
+
+    def configure_train(self, *_: Any, **__: Any) -> Iterable[Message]:
+        raise NotImplementedError("a nested strategy runs its rounds itself: call start")
+
+    aggregate_train = configure_evaluate = aggregate_evaluate = configure_train  # type: ignore[assignment]

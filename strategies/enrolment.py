@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from protocol.records import Profile, ProtocolError
+from protocol.records import OtherCodeError, Profile, ProtocolError
 from strategies.streaming import stream
 
 if TYPE_CHECKING:
@@ -56,32 +55,16 @@ def enrol(
     known: Mapping[int, Client],
     ignored: AbstractSet[int],
     patience: float,
-) -> tuple[dict[int, Client], set[int]]:
-    """The clients by number, those known and whoever else answers; and the nodes that do not.
+) -> tuple[dict[int, Client], dict[int, str]]:
+    """The clients by number, those known and whoever else answers; and why other nodes are not.
 
-    A node that runs other code ends the run. Those ignored are not asked.
+    At first, when there is patience, nodes of other code and two of one partition end the run;
+    later they are left out, too. Those ignored are not asked.
     """
     nodes = wait_for_nodes(grid, federation.clients, patience)
     familiar = {client.node for client in known.values()} | ignored
     new = [node for node in nodes if node not in familiar]
-
-    def queries() -> list[tuple[int, Message]]:
-        request = federation.query(len(nodes)).record()
-        content = RecordDict({"work": request, "config": ConfigRecord()})
-        return [(node, Message(content, dst_node_id=node, message_type="query")) for node in new]
-
-    profiles: dict[int, Profile] = {}
-    deadline = federation.deadline or (FIRST_ANSWER if patience else LATER_ANSWER)
-    for reply in stream(grid, queries(), federation.window, deadline):
-        if reply.message is not None:
-            try:
-                profiles[reply.to] = Profile.read(reply.message.content)
-            except (KeyError, TypeError, json.JSONDecodeError) as error:
-                log.warning("node %d is left out: its profile is no profile: %r", reply.to, error)
-        elif "ProtocolError" in reply.detail:
-            raise ProtocolError(reply.detail)
-        else:
-            log.warning("node %d is left out: %s %s", reply.to, reply.failure, reply.detail)
+    profiles, left_out = _profiles(grid, federation, new, first=patience > 0)
     clients = dict(known)
     order = sorted(profiles, key=lambda node: (profiles[node].partition is None,
                                                profiles[node].partition or 0, node))  # fmt: skip
@@ -89,6 +72,35 @@ def enrol(
         partition = profiles[node].partition
         number = partition if partition is not None else max(clients, default=-1) + 1
         if number in clients and clients[number].node in nodes:
-            raise ProtocolError(f"two nodes say that they hold partition {number}")
-        clients[number] = Client(number, node, profiles[node])
-    return clients, set(new) - profiles.keys()
+            left_out[node] = f"two nodes say that they hold partition {number}"
+            if patience:
+                raise ProtocolError(left_out[node])
+        else:
+            clients[number] = Client(number, node, profiles[node])
+    for node, reason in left_out.items():
+        log.warning("node %d is left out: %s", node, reason)
+    return clients, left_out
+
+
+def _profiles(
+    grid: Grid, federation: Federation, nodes: Sequence[int], first: bool
+) -> tuple[dict[int, Profile], dict[int, str]]:
+    """What each node says of itself, and why others say nothing."""
+    content = RecordDict({"work": federation.query().record(), "config": ConfigRecord()})
+    queries = ((node, Message(content, dst_node_id=node, message_type="query")) for node in nodes)
+    profiles: dict[int, Profile] = {}
+    left_out: dict[int, str] = {}
+    deadline = FIRST_ANSWER if first else federation.deadline or LATER_ANSWER
+    for reply in stream(grid, queries, federation.window, deadline):
+        try:
+            if reply.message is not None:
+                profiles[reply.to] = Profile.read(reply.message.content)
+            elif OtherCodeError.__name__ in reply.detail:
+                raise OtherCodeError(reply.detail)
+            else:
+                left_out[reply.to] = f"{reply.failure} {reply.detail}".strip()
+        except ProtocolError as error:
+            if first and isinstance(error, OtherCodeError):
+                raise
+            left_out[reply.to] = str(error)
+    return profiles, left_out

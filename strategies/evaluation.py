@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from protocol.records import Evaluation, ProtocolError
+from protocol.records import Evaluation, ProtocolError, size
 from strategies.enrolment import Client
 from strategies.streaming import stream
 from strategies.submodels import Submodel
@@ -48,7 +49,7 @@ def evaluate_clients(
     level_of = {number: strategy.level_of(client) for number, client in strategy.clients.items()}
     models = {"local": strategy.submodel_of, "global": lambda client: whole}
     for kind, submodel_of in models.items():
-        found = ask(strategy, grid, "evaluate", strategy.clients, submodel_of, round)
+        found = ask(strategy, grid, kind, "evaluate", submodel_of, round)
         scores = {}
         for number, content in sorted(found.items()):
             with suppress(ProtocolError, KeyError):  # one that says nonsense is not counted
@@ -65,16 +66,32 @@ def evaluate_clients(
 def ask(
     strategy: NestedStrategy,
     grid: Grid,
+    what: str,
     kind: str,
-    numbers: Iterable[int],
     submodel_of: Callable[[Client], Submodel],
     round: int,
 ) -> dict[int, RecordDict]:
-    """Send each client a submodel, and collect what they answer; failures are left out.
+    """Send each client a submodel, and collect what they answer; the tally knows who did not.
 
-    Whoever did not answer in this round is not asked: a dead node would take a deadline more.
+    Whoever did not answer in this round is not asked: a dead node would take a deadline more. All
+    the others have as much time as if they were sampled in as many rounds as that takes.
     """
-    asked = [number for number in numbers if number not in strategy.silent]
-    outgoing = strategy.messages(kind, asked, submodel_of, round)
-    replies = stream(grid, outgoing, strategy.federation.window, strategy.federation.deadline)
-    return {r.to.number: r.message.content for r in replies if r.message is not None}
+    federation, tally = strategy.federation, strategy.tally.asked[what]
+    numbers = [number for number in strategy.clients if number not in strategy.silent]
+    tally.asked = len(numbers)
+    deadline = federation.deadline * math.ceil(len(numbers) / federation.clients_per_round)
+
+    def outgoing() -> Iterator[tuple[Client, Message]]:
+        for client, message in strategy.messages(kind, numbers, submodel_of, round):
+            tally.down += size(message.content)
+            yield client, message
+
+    found: dict[int, RecordDict] = {}
+    for reply in stream(grid, outgoing(), federation.window, deadline):
+        if reply.message is not None:
+            found[reply.to.number] = reply.message.content
+            tally.up += size(reply.message.content)
+        else:
+            tally.failed[reply.failure or "failed"] += 1
+    tally.answered = len(found)
+    return found

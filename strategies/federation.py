@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from data.spec import DatasetSpec
@@ -13,6 +14,7 @@ from models.slicing import Rounding, WindowKind
 from protocol.records import Work
 from protocol.settings import StatisticsKind, TrainSettings
 from strategies.cost import CostKind
+from strategies.enrolment import Client
 from strategies.planning import Level, Split
 
 
@@ -62,16 +64,19 @@ class Federation:
     statistics: StatisticsKind = "own"
     """What a client's test normalises by, where the network has no statistics of its own."""
 
-    def query(self, clients: int) -> Work:
+    def query(self) -> Work:
         """What a client is asked before the first round: to look at its data and at itself."""
-        dataset = replace(self.dataset, clients=max(1, clients))
-        return Work(self.task, Slice(), dataset, self.train)
+        return Work(self.task, Slice(), self.dataset, self.train)
+
+    def needed(self, asked: int) -> int:
+        """How many of those asked must give a usable reply."""
+        return max(1, math.ceil(self.min_replies * asked))
 
 
 class Observer:
     """What is told of a run as it goes; does nothing by itself."""
 
-    def started(self, levels: Sequence[Level], clients: int) -> None: ...
+    def started(self, levels: Sequence[Level], clients: Mapping[int, Client]) -> None: ...
     def replied(self, round: int, done: int, of: int) -> None: ...
     def finished_round(self, metrics: Mapping[str, Any]) -> None: ...
 
@@ -81,6 +86,19 @@ class SliceTally:
     """What came of one level's messages in a round."""
 
     replied: int = 0
+    down: int = 0
+    up: int = 0
+    seconds: float = 0.0
+    """That the slowest client trained."""
+
+
+@dataclass
+class AskTally:
+    """What came of a question to all clients, such as a test, in a round."""
+
+    asked: int = 0
+    answered: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
     down: int = 0
     up: int = 0
 
@@ -98,6 +116,8 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     details: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, AskTally] = field(default_factory=lambda: defaultdict(AskTally))
+    """By what was asked besides training."""
 
     def metrics(self) -> dict[str, Any]:
         return {
@@ -112,5 +132,9 @@ class Tally:
                 "up": sum(part.up for part in self.slices.values()),
             },
             "slices": {str(level): asdict(self.slices[level]) for level in sorted(self.slices)},
+            "asked": {
+                what: {**vars(tally), "failed": dict(tally.failed)}
+                for what, tally in sorted(self.asked.items())
+            },
             "train": {"loss": self.loss / self.accepted if self.accepted else None},
         }

@@ -82,10 +82,11 @@ class Fold:
             raise RefusedStateError("non-finite", f"the loss is {trained.loss}")
         self.mean.add(state, submodel.map, trained.examples if self.by_examples else 1.0)
         sums.replied += 1
+        sums.seconds = max(sums.seconds, trained.seconds)
         return trained
 
     def _require_enough(self, round: int) -> None:
-        needed = max(1, math.ceil(self.federation.min_replies * self.tally.sampled))
+        needed = self.federation.needed(self.tally.sampled)
         if self.tally.accepted < needed:
             reasons = {**self.tally.failed, **self.tally.refused}
             described = "; ".join(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from flwr.serverapp import Grid
 
-from models import SliceMap, State
+from models import Slice, SliceMap, State
+from models.layers import StaticBatchNorm2d
 from models.slicing import is_running_statistic
 from protocol.records import ProtocolError, Trained, unpack
 from strategies.aggregation import NestedMean, RefusedStateError
@@ -21,10 +22,11 @@ from strategies.submodels import Submodel
 
 class HeteroFL(NestedStrategy):
     def before_evaluation(self, grid: Grid) -> None:
-        if not any(is_running_statistic(name) for name in self.state):
+        full = self.federation.task.build(Slice(), device="meta")
+        if not any(isinstance(module, StaticBatchNorm2d) for module in full.modules()):
             return
         mean = NestedMean(unit=max(1, *(c.profile.examples for c in self.clients.values())))
-        found = ask(self, grid, "query.statistics", self.clients, self.submodel_of, self.round)
+        found = ask(self, grid, "statistics", "query.statistics", self.submodel_of, self.round)
         for number, content in found.items():
             client = self.clients[number]
             form, mapping = self._statistics_of(self.submodel_of(client))

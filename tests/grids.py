@@ -83,7 +83,7 @@ class InProcessGrid(Grid):
             reply = app(message, context)
         except Exception as error:
             reply = Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)
-        answer = self.fault(int(context.node_config["partition-id"]), message, reply)
+        answer = self.fault(context.node_id, message, reply)
         if answer is not None:
             answer.metadata.__dict__["_message_id"] = str(next(self.ids))
         return answer

@@ -1,0 +1,209 @@
+"""Who takes part, and who does not: what nodes say of themselves, at first and later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Error, Message, RecordDict
+from sklearn.datasets import load_digits
+
+from protocol.records import Profile, ProtocolError
+from server_app.restored import load_level
+from strategies.federation import FederationError
+from tests.federations import Federate, federate_in
+from tests.grids import Fault, InProcessGrid
+
+
+@pytest.fixture
+def federate(tmp_path: Path) -> Federate:
+    return federate_in(tmp_path)
+
+
+def saying(change: Callable[[int, dict[str, Any]], dict[str, Any]]) -> Fault:
+    """Clients that say of themselves what `change` makes of it."""
+
+    def fault(client: int, message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == "query":
+            record = reply.content.config_records["profile"]
+            record["json"] = json.dumps(change(client, json.loads(str(record["json"]))))
+        return reply
+
+    return fault
+
+
+def test_a_client_of_other_code_ends_the_run_and_says_so(federate: Federate) -> None:
+    other = saying(lambda client, said: {**said, "code": "0"})
+    with pytest.raises(ProtocolError, match="server and client run different code"):
+        federate("rounds=1", InProcessGrid(4, other))
+
+
+def test_two_clients_of_one_partition_end_the_run(federate: Federate) -> None:
+    twins = saying(lambda client, said: {**said, "partition": min(client, 2)})
+    with pytest.raises(ProtocolError, match="two nodes say that they hold partition 2"):
+        federate("rounds=1", InProcessGrid(4, twins))
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"examples": "many"},
+        {"examples": -1},
+        {"examples": None},
+        {"budget": "x"},
+        {"budget": 0},
+        {"partition": -3},
+        {"partition": "a"},
+        {"partition": True},
+        {"partitions": 0},
+        {"colour": "red"},
+    ],
+)
+def test_a_client_whose_profile_is_none_is_left_out(
+    nonsense: dict[str, Any], federate: Federate
+) -> None:
+    odd = saying(lambda client, said: said | nonsense if client == 2 else said)
+    strategy, lines = federate("rounds=1", InProcessGrid(4, odd))
+    assert sorted(strategy.clients) == [0, 1, 3]
+    assert lines[0]["clients"]["replied"] == 3
+
+
+def test_more_nodes_than_the_fleet_has_and_one_that_is_left_out(federate: Federate) -> None:
+    odd = saying(lambda client, said: said | {"examples": -1} if client == 2 else said)
+    strategy, lines = federate("rounds=1", InProcessGrid(5, odd))
+    assert sorted(strategy.clients) == [0, 1, 3, 4]
+    assert lines[0]["clients"]["replied"] == 4
+
+
+def test_a_level_is_the_clients_own_whoever_else_is_there(federate: Federate) -> None:
+    whole, _ = federate("rounds=1", InProcessGrid(8))
+    fewer, _ = federate("rounds=1", InProcessGrid(8, saying(lambda c, said: {**said, "examples": -1}
+                                                           if c < 4 else said)))  # fmt: skip
+    levels = {number: whole.level_of(client) for number, client in whole.clients.items()}
+    assert levels == {0: 1, 1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 4}
+    assert {n: fewer.level_of(c) for n, c in fewer.clients.items()} == {4: 3, 5: 3, 6: 4, 7: 4}
+
+
+def test_a_short_deadline_is_the_rounds_not_the_first_questions(federate: Federate) -> None:
+    grid = InProcessGrid(4)
+    federate("rounds=1 deadline=15", grid)
+    (first, *_) = (m for m in grid.sent if m.metadata.message_type == "query")
+    assert first.metadata.ttl > 500
+
+
+def test_where_nobody_says_who_it_is_the_reasons_are_told(federate: Federate) -> None:
+    mute = saying(lambda client, said: {**said, "examples": "many"})
+    with pytest.raises(FederationError, match=r"no client has come: node .*: examples is 'many'"):
+        federate("rounds=1", InProcessGrid(4, mute))
+
+
+class Growing(InProcessGrid):
+    """A grid that one more node joins when the first round has begun."""
+
+    def get_node_ids(self) -> list[int]:
+        nodes = list(self.contexts)
+        begun = any(m.metadata.message_type == "train" for m in self.sent)
+        return nodes if begun else nodes[:-1]
+
+
+@pytest.mark.parametrize("wrong", [{"partition": 0}, {"code": "0"}])
+def test_a_wrong_node_that_comes_later_is_left_out(
+    wrong: dict[str, Any], federate: Federate
+) -> None:
+    odd = saying(lambda client, said: said | wrong if client == 4 else said)
+    strategy, lines = federate("", Growing(5, odd))
+    assert sorted(strategy.clients) == [0, 1, 2, 3]
+    assert [line["clients"]["replied"] for line in lines] == [4, 4]
+    assert len(strategy.deaf) == 1
+
+
+def test_a_node_that_comes_later_is_a_client_from_then_on(federate: Federate) -> None:
+    strategy, _ = federate("", Growing(5))
+    assert sorted(strategy.clients) == [0, 1, 2, 3, 4]
+
+
+class Shrinking(InProcessGrid):
+    """A grid that all but one node leave when the first round is over."""
+
+    def get_node_ids(self) -> list[int]:
+        nodes = list(self.contexts)
+        trained = sum(m.metadata.message_type == "train" for m in self.sent)
+        return nodes if trained < 4 else nodes[:1]
+
+
+def test_too_few_nodes_end_the_run_and_say_how_many(federate: Federate) -> None:
+    with pytest.raises(FederationError, match="round 2: 1 of 4 clients are online, 2 are needed"):
+        federate("", Shrinking(4))
+
+
+def test_predictions_part_the_data_as_the_clients_did(federate: Federate, tmp_path: Path) -> None:
+    lost = saying(lambda client, said: said | {"examples": -1} if client == 1 else said)
+    federate("rounds=1 name=lost fleet.clients=2 clients_per_round=2", InProcessGrid(3, lost))
+    assert load_level(tmp_path / "lost").dataset.clients == 3
+
+
+# --- devices with files of their own -----------------------------------------------------------
+
+
+def test_devices_with_files_of_their_own_train_what_they_afford(
+    federate: Federate, tmp_path: Path
+) -> None:
+    images, labels = load_digits(return_X_y=True)
+    np.savez(
+        tmp_path / "own.npz",
+        x=(images.reshape(-1, 8, 8) * 15.9375).astype(np.uint8)[:120],
+        y=labels[:120],
+    )
+    grid = InProcessGrid(2)
+    for context, budget in zip(grid.contexts.values(), (0.3, None), strict=True):
+        context.node_config.clear()
+        context.node_config["data"] = str(tmp_path / "own.npz")
+        if budget:
+            context.node_config["budget"] = budget
+    strategy, lines = federate("rounds=1 fleet.clients=2 clients_per_round=2", grid)
+    named, measured = strategy.clients.values()
+    assert strategy.level_of(named) == 2
+    assert measured.profile.budget is not None
+    assert measured.profile.budget > 0
+    assert {client.profile.partitions for client in strategy.clients.values()} == {None}
+    assert lines[0]["clients"]["replied"] == 2
+
+
+def test_a_node_that_was_told_nothing_says_what_it_needs(federate: Federate) -> None:
+    grid = InProcessGrid(4)
+    del list(grid.contexts.values())[1].node_config["num-partitions"]
+    strategy, _ = federate("rounds=1", grid)
+    assert "expected data=PATH, or both partition-id and num-partitions" in "".join(
+        strategy.deaf.values()
+    )
+
+
+# --- what clients are asked besides ------------------------------------------------------------
+
+
+def test_who_did_not_answer_a_test_is_counted(federate: Federate) -> None:
+    def failing(client: int, message: Message, reply: Message) -> Message:
+        failed = client == 2 and message.metadata.message_type == "evaluate"
+        return Message(Error(2, "no test examples"), reply_to=message) if failed else reply
+
+    _, lines = federate("rounds=1", InProcessGrid(4, failing))
+    asked = lines[0]["asked"]
+    assert asked["local"]["asked"] == 4
+    assert asked["local"]["answered"] == 3
+    assert asked["local"]["failed"] == {"raised": 1}
+    assert asked["global"]["down"] > asked["local"]["down"] > 0
+
+
+def test_without_test_parts_no_client_is_asked(federate: Federate) -> None:
+    _, lines = federate("rounds=1 dataset.test=0")
+    assert lines[0]["asked"] == {}
+    assert "local" not in lines[0]
+
+
+def test_a_profile_is_read_as_it_was_written() -> None:
+    profile = Profile(3, 8, 120, 0.25, "cpu")
+    assert Profile.read(RecordDict({"profile": profile.record()})) == profile
