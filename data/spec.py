@@ -38,7 +38,8 @@ class DatasetSpec:
     """Keep no more than this many examples of the global test set; None keeps all."""
     tokenizer: str | None = None
     """Whose tokens texts become: a folder or `tokenizer.json` of a pre-trained model, its name on
-    Hugging Face, or `package:NAME` of a Python package that holds it. None hashes words."""
+    Hugging Face, or `package:NAME` of a Python package that holds it. None and `hashed` hash
+    words."""
     max_tokens: int = 128
     """Texts are cut off at this many tokens, those at their two ends included."""
 

@@ -21,13 +21,15 @@ PADDING, BEGIN, END, FIRST_WORD = 0, 1, 2, 3
 """What hashed words stand beside: the padding, and the tokens at a text's two ends."""
 HASHED_WORDS = 4096
 """The vocabulary of hashed words: few of the words of a small data set share a token."""
+HASHED = "hashed"
+"""The tokenizer that hashes words, where its name has to be said: beside weights."""
 PACKAGE = "package:"
 TOKENIZER_FILE = "tokenizer.json"
 
 
 def encode(texts: Sequence[str], tokenizer: str | None, max_tokens: int) -> NDArray[np.int32]:
     """The tokens of each text, cut off at `max_tokens`, padded with 0 to the longest."""
-    if tokenizer is None:
+    if tokenizer in (None, HASHED):
         rows = [_hashed(text, max_tokens) for text in texts]
     else:
         pretrained = _pretrained(tokenizer)

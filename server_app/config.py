@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,18 @@ def compose(overrides: str | Iterable[str] = "") -> Config:
     for override in changed:
         _check_key(base, override.key)
         _set(base, override)
-    return build(Config, _plain(base))
+    config = build(Config, _plain(base))
+    return config if config.resume else _with_the_tokenizer_of_its_weights(config)
+
+
+def _with_the_tokenizer_of_its_weights(config: Config) -> Config:
+    """A new run's texts become the tokens that its pre-trained weights know."""
+    weights, data = config.model.weights, config.dataset
+    if weights is None or data.holds != "tokens" or data.tokenizer is not None:
+        return config
+    from server_app.weights import tokenizer_of
+
+    return replace(config, dataset=replace(data, tokenizer=tokenizer_of(weights)))
 
 
 def seen_from(folder: Path, overrides: str | Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Pre-trained weights from files."""
+"""Pre-trained weights from files, and the tokenizer that belongs to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from data.tokens import local_path
+from data.catalog import DataError
+from data.tokens import HASHED, TOKENIZER_FILE, local_path
 from models.slicing import State
 from server_app.typed import ConfigError
 
@@ -21,9 +22,7 @@ IN_A_FOLDER = ("model.safetensors", "pytorch_model.bin")
 
 def read_weights(place: str) -> State:
     """The tensors of a .safetensors or a torch file, or of the folder that holds one."""
-    path = local_path(place)
-    if path is None:
-        raise ConfigError(f"model.weights: {place} does not exist")
+    path = _path(place)
     if path.is_dir():
         files = [path / name for name in IN_A_FOLDER if (path / name).is_file()]
         if not files:
@@ -33,6 +32,29 @@ def read_weights(place: str) -> State:
         return load_file(path) if path.suffix == ".safetensors" else _torch_file(path)
     except (OSError, RuntimeError, SafetensorError, pickle.UnpicklingError, EOFError) as error:
         raise ConfigError(f"model.weights: {path} cannot be read: {error}") from error
+
+
+def tokenizer_of(place: str) -> str:
+    """The folder of these weights, which must hold their tokenizer."""
+    path = _path(place)
+    folder = path if path.is_dir() else path.parent
+    if not (folder / TOKENIZER_FILE).is_file():
+        raise ConfigError(
+            f"model.weights is {place}, and {folder} holds no {TOKENIZER_FILE}: set "
+            "dataset.tokenizer to the folder, the name on Hugging Face or the package:NAME of the "
+            f"weights' own, or to {HASHED} if they were trained on hashed words"
+        )
+    return place if path.is_dir() else str(folder)
+
+
+def _path(place: str) -> Path:
+    try:
+        path = local_path(place)
+    except DataError as error:
+        raise ConfigError(f"model.weights: {error}") from error
+    if path is None:
+        raise ConfigError(f"model.weights: {place} does not exist")
+    return path
 
 
 def _torch_file(path: Path) -> State:

@@ -352,7 +352,8 @@ def test_a_run_starts_from_pre_trained_weights_which_a_resumed_one_does_not_need
     torch.manual_seed(9)
     weights = Task("bert-tiny", 9, options=(("vocabulary", 4096),)).build(Slice()).state_dict()
     torch.save(weights, tmp_path / "bert.pth")
-    config = compose(f"{SMALL} strategy=decoupled model.weights={tmp_path / 'bert.pth'}")
+    own = f"model.weights={tmp_path / 'bert.pth'} dataset.tokenizer=hashed"
+    config = compose(f"{SMALL} strategy=decoupled {own}")
     strategy = Decoupled(server.federation(config), lambda net: None)  # type: ignore[arg-type,return-value]
     name = "encoder.layer.0.attention.self.key.weight"
     assert torch.equal(strategy.state[name], weights[name])
@@ -364,6 +365,30 @@ def test_a_run_starts_from_pre_trained_weights_which_a_resumed_one_does_not_need
     assert server.federation(replace(config, resume="run")).weights is None
     with pytest.raises(ConfigError, match="does not exist"):
         server.federation(config)
+
+
+def test_texts_become_the_tokens_of_the_pre_trained_weights(
+    word_tokenizer: Path, tmp_path: Path
+) -> None:
+    def tokenizer(weights: Path | str, more: str = "") -> str | None:
+        return compose(f"{SMALL} model.weights={weights} {more}").dataset.tokenizer
+
+    (word_tokenizer / "model.safetensors").touch()
+    assert tokenizer(word_tokenizer) == str(word_tokenizer)
+    assert tokenizer(word_tokenizer / "model.safetensors") == str(word_tokenizer)
+    assert tokenizer(word_tokenizer, "dataset.tokenizer=other") == "other"
+    assert compose(SMALL).dataset.tokenizer is None
+    (tmp_path / "bert.pth").touch()
+    with pytest.raises(ConfigError, match=r"bert\.pth, and .* holds no tokenizer\.json: set data"):
+        tokenizer(tmp_path / "bert.pth")
+    with pytest.raises(ConfigError, match=r"model\.weights: .*nowhere does not exist"):
+        tokenizer(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"model\.weights: package:nothing: no such package"):
+        tokenizer("package:nothing")
+
+
+def test_words_are_hashed_beside_weights_if_it_is_said() -> None:
+    assert encode(["a film"], "hashed", 8).tolist() == encode(["a film"], None, 8).tolist()
 
 
 def test_evaluation_reads_texts() -> None:
