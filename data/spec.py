@@ -37,9 +37,9 @@ class DatasetSpec:
     max_test: int | None = None
     """Keep no more than this many examples of the global test set; None keeps all."""
     tokenizer: str | None = None
-    """Whose tokens texts become: a folder or `tokenizer.json` of a pre-trained model, its name on
-    Hugging Face, or `package:NAME` of a Python package that holds it. None and `hashed` hash
-    words."""
+    """Whose tokens texts become: a folder or `tokenizer.json` of a pre-trained model, `hub:NAME`
+    of one on Hugging Face, or `package:NAME` of a Python package that holds it. None and `hashed`
+    hash words."""
     max_tokens: int = 128
     """Texts are cut off at this many tokens, those at their two ends included."""
 

