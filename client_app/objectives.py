@@ -2,12 +2,14 @@
 
 A new objective is one more registered function. Its keyword-only parameters are its settings,
 which come by name from the config; one called `present` is given the classes that the client has,
-one called `round` the number of the round.
+one called `round` the number of the round. Settings have the type of their default; what else they
+must be, the objective's `check` says.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -18,16 +20,22 @@ from torch import Tensor
 
 Objective = Callable[[list[Tensor], Tensor], Tensor]
 
+Check = Callable[[Mapping[str, Any]], None]
+"""Raises `ValueError` for settings, of the right types, that the objective cannot have."""
+
 _OBJECTIVES: dict[str, Callable[..., Tensor]] = {}
+_CHECKS: dict[str, Check] = {}
 
 
-def register(name: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+def register(
+    name: str, check: Check = lambda settings: None
+) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Offer a function as an objective under a name."""
 
     def add(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if name in _OBJECTIVES:
             raise ValueError(f"an objective named {name!r} is registered already")
-        _OBJECTIVES[name] = function
+        _OBJECTIVES[name], _CHECKS[name] = function, check
         return function
 
     return add
@@ -53,7 +61,18 @@ def masked_cross_entropy(logits: list[Tensor], labels: Tensor, *, present: Tenso
     return F.cross_entropy(answer.masked_fill(~present.to(answer.device), 0), labels)
 
 
-@register("self-distillation")
+def _check_distillation(settings: Mapping[str, Any]) -> None:
+    beta, temperature = settings.get("beta", 0.0), settings.get("temperature", 1.0)
+    if not 0 <= beta < math.inf:
+        raise ValueError(f"beta is {beta}: expected a finite number, 0 or more")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature is {temperature}: expected a finite number above 0")
+    normalise = settings.get("normalise", "unit")
+    if normalise not in ("unit", "printed"):
+        raise ValueError(f"unknown normalise {normalise!r}; choose from unit, printed")
+
+
+@register("self-distillation", check=_check_distillation)
 def self_distillation(
     logits: list[Tensor],
     labels: Tensor,
@@ -104,11 +123,10 @@ def check_settings(name: str, settings: Mapping[str, Any]) -> None:
             raise ValueError(f"{setting} of {name} is {value!r}: expected a number")
         if kind is bool and not isinstance(value, bool):
             raise ValueError(f"{setting} of {name} is {value!r}: expected true or false")
-        if setting == "normalise" and value not in ("unit", "printed"):
-            raise ValueError(f"unknown normalise {value!r}; choose from unit, printed")
     for setting, default in taken.items():
         if default is inspect.Parameter.empty and setting not in settings:
             raise ValueError(f"objective {name} needs the setting {setting!r}")
+    _CHECKS[name](settings)
 
 
 def objective(

@@ -75,6 +75,10 @@ class StrategyConfig:
         for split in self.splits or ():
             if len(split) != 2 or split[0] != int(split[0]):
                 raise ValueError(f"splits: {list(split)} is no pair of units and width")
+            if split[0] < 1 or not 0 < split[1] <= 1:
+                raise ValueError(
+                    f"splits: {list(split)}: expected at least 1 unit, and a width above 0, to 1"
+                )
         depths = [split[0] for split in self.splits or ()]
         if depths != sorted(depths):
             raise ValueError(f"splits have depths {depths}: expected to rise to the full model")
@@ -203,12 +207,18 @@ class Config:
             self.model.check(self.dataset)
         except ValueError as error:
             raise ValueError(f"model: {error}") from error
-        self._check_last_split()
+        self._check_levels()
 
-    def _check_last_split(self) -> None:
+    def _check_levels(self) -> None:
         from models import family
 
-        units = family(self.model.name).units
+        units, ratios = family(self.model.name).units, self.strategy.ratios or ()
+        if len(ratios) > units:
+            raise ValueError(
+                f"strategy: ratios are {list(ratios)}, but {self.model.name} has {units} units: "
+                "expected no more levels than units, for each level exits after a unit of its own; "
+                "give fewer (of fleet.budgets too), or strategy.widths instead"
+            )
         last = self.strategy.splits[-1] if self.strategy.splits else (units, 1.0)
         if last != (units, 1.0):
             raise ValueError(

@@ -62,9 +62,10 @@ STRATEGIES = "decoupled, fedavg, heterofl, scalefl"
 @pytest.mark.parametrize("override", ["", *EVERY_CHOICE])
 def test_every_choice_composes_and_is_read_back_equal(override: str, tmp_path: Path) -> None:
     if override in READERS_OF_TEXT:
-        override += " dataset=docstrings"
+        two_levels = " fleet.budgets=[0.5,1] fleet.shares=[1,1]"
+        override += " dataset=docstrings" + two_levels * override.endswith("tiny")
     elif override in TEXTS:
-        override += " model=bert-tiny"
+        override += " model=bert-mini"
     config = compose(override)
     assert round_tripped(config, tmp_path) == config
 
@@ -219,6 +220,32 @@ def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> No
         (
             "model=bert-tiny dataset=docstrings model.vocabulary=many",
             "model: vocabulary is 'many': expected a whole number, at least 1",
+        ),
+        (
+            "model=bert-tiny dataset=docstrings",
+            "strategy: ratios are [0.125, 0.25, 0.5, 1.0], but bert-tiny has 2 units: expected no "
+            "more levels than units, for each level exits after a unit of its own; give fewer (of "
+            "fleet.budgets too), or strategy.widths instead",
+        ),
+        (
+            "strategy.ratios=null strategy.splits=[[3,0],[9,1]]",
+            "strategy: splits: [3.0, 0.0]: expected at least 1 unit, and a width above 0, to 1",
+        ),
+        (
+            "strategy.ratios=null strategy.splits=[[0,0.5],[9,1]]",
+            "strategy: splits: [0.0, 0.5]: expected at least 1 unit, and a width above 0, to 1",
+        ),
+        (
+            "strategy.ratios=null strategy.splits=[[6,0.5],[8,1]]",
+            "strategy: the last split is [8.0, 1.0]: expected [9, 1.0], the full model",
+        ),
+        (
+            "strategy.objective_settings.temperature=0",
+            "strategy: temperature is 0: expected a finite number above 0",
+        ),
+        (
+            "strategy.objective_settings.beta=-0.1",
+            "strategy: beta is -0.1: expected a finite number, 0 or more",
         ),
         ("resume=nowhere", "resume: nowhere is no run directory and in none (no config.yaml)"),
     ],
