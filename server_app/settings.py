@@ -208,6 +208,7 @@ class Config:
         except ValueError as error:
             raise ValueError(f"model: {error}") from error
         self._check_levels()
+        self._check_window()
 
     def _check_levels(self) -> None:
         from models import family
@@ -223,6 +224,22 @@ class Config:
         if last != (units, 1.0):
             raise ValueError(
                 f"strategy: the last split is {list(last)}: expected [{units}, 1.0], the full model"
+            )
+
+    def _check_window(self) -> None:
+        """A level's statistics are of the same channels at all clients; padding is of the first."""
+        window, options = self.strategy.window, self.model.options
+        norm, shortcut = options.get("norm"), options.get("shortcut")
+        if window == "random" and norm in ("bn-running", "bn-static"):
+            raise ValueError(
+                f"strategy.window is random, but model.norm {norm} keeps one set of statistics for "
+                "all clients of a level, who then have other channels each: choose another window, "
+                "or norm bn or gn"
+            )
+        if window != "prefix" and shortcut == "A":
+            raise ValueError(
+                f"strategy.window is {window}, but model.shortcut A pads where the first channels "
+                "belong: choose window prefix, or shortcut B"
             )
 
 

@@ -247,6 +247,23 @@ def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> No
             "strategy.objective_settings.beta=-0.1",
             "strategy: beta is -0.1: expected a finite number, 0 or more",
         ),
+        *(
+            (
+                f"strategy.window=random model.norm={norm}",
+                f"strategy.window is random, but model.norm {norm} keeps one set of statistics for "
+                "all clients of a level, who then have other channels each: choose another window, "
+                "or norm bn or gn",
+            )
+            for norm in ("bn-running", "bn-static")
+        ),
+        *(
+            (
+                f"strategy.window={window} model.shortcut=A",
+                f"strategy.window is {window}, but model.shortcut A pads where the first channels "
+                "belong: choose window prefix, or shortcut B",
+            )
+            for window in ("upper-right", "lower-left", "lower-right", "middle", "random")
+        ),
         ("resume=nowhere", "resume: nowhere is no run directory and in none (no config.yaml)"),
     ],
 )
@@ -263,6 +280,18 @@ def test_an_unknown_key_is_answered_with_the_known_ones(key: str, where: str) ->
     message = str(raised.value)
     assert message.startswith(f"no key {key.split('.')[-1]!r}{where}; choose from ")
     assert "lr," in message if where else "rounds," in message
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "strategy.window=random model.norm=gn",
+        "strategy.window=middle model.norm=bn-running",
+        "strategy.window=prefix model.shortcut=A model.norm=bn-static",
+    ],
+)
+def test_windows_go_with_norms_and_shortcuts_that_fit_them(overrides: str) -> None:
+    compose(overrides)
 
 
 def test_a_resumed_run_keeps_its_settings_but_for_overrides(tmp_path: Path) -> None:
