@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from models import Slice, build, extract, slice_map
+from models import Slice, build, extract, registry, slice_map
 from server_app import app as server
+from server_app import config as settings
 from server_app.config import compose
 from strategies.aggregation import NestedMean
 from strategies.registry import STRATEGIES
@@ -22,9 +24,14 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def test_the_first_example_runs_and_changes_nothing_untrained() -> None:
-    names = {"images": torch.randn(2, 3, 16, 16)}
-    exec(EXAMPLES[0], names)
+    names: dict[str, Any] = {"images": torch.randn(2, 3, 16, 16)}
+    built, averaged = EXAMPLES[0].split("\n\nwhere = ")
+    exec(built, names)
+    before = {name: tensor.clone() for name, tensor in names["full"].state_dict().items()}
+    exec(f"where = {averaged}", names)
     assert names["early"].shape == (2, 10)
+    after = names["full"].state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
 def test_a_users_own_strategy_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,8 +48,36 @@ def test_a_users_own_strategy_trains(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert json.loads((tmp_path / "rolling" / "summary.json").read_text())["rounds"] == 2
 
 
-def test_a_users_own_network_is_sliced_and_averaged() -> None:
+@pytest.fixture
+def twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's own network, registered for as long as the test takes."""
+    monkeypatch.setattr("models.registry._FAMILIES", dict(registry._FAMILIES))
     exec(EXAMPLES[1], {})
+
+
+@pytest.mark.usefixtures("twin")
+def test_a_users_own_network_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "CONF", _with_a_file_for_twin(tmp_path / "conf"))
+    command = re.findall(r"`nestfl run (model=twin[^`]*)`", README)
+    config = compose(
+        f"{command[0]} fleet=small rounds=1 train.epochs=1 dataset.max_train=120 "
+        f"dataset.max_test=40 output={tmp_path} name=run"
+    )
+    untrained = STRATEGIES["heterofl"](server.federation(config), lambda net: None)  # type: ignore[arg-type,return-value]
+    before = {name: tensor.clone() for name, tensor in untrained.state.items()}
+    federated = server.run(InProcessGrid(4), config)
+    assert [level.split.width for level in federated.levels] == [0.35, 0.5, 0.7, 1.0]
+    assert not any(torch.equal(federated.state[name], before[name]) for name in before)
+
+
+def _with_a_file_for_twin(folder: Path) -> Path:
+    shutil.copytree(settings.CONF, folder)
+    (folder / "model" / "twin.yaml").write_text("name: twin\n")
+    return folder
+
+
+@pytest.mark.usefixtures("twin")
+def test_a_users_own_network_is_sliced_and_averaged() -> None:
     full = build("twin", 10)
     half = build("twin", 10, slice=Slice(width=0.5))
     where = slice_map(full, half)

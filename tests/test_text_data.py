@@ -131,7 +131,9 @@ def test_a_wrong_tokenizer_says_what_was_expected(
     with pytest.raises(DataError, match=r"has '\[UNK\]' as its token 0: expected its padding"):
         encode(["a"], str(file), 8)
     file.write_text("{")
-    with pytest.raises(DataError, match=r"expected a folder with tokenizer\.json, hub:NAME of a mod"):
+    with pytest.raises(
+        DataError, match=r"expected a folder with tokenizer\.json, hub:NAME of a mod"
+    ):
         encode(["a"], str(file), 8)
 
 
