@@ -198,8 +198,8 @@ def cluster_budgets(
         raise PlanError(f"budgets {list(budgets)}: expected at least one, all above 0")
     if max(budgets) < full_cost:
         raise PlanError(
-            f"no client affords the full model: it costs {full_cost:,.0f}, the largest budget is "
-            f"{max(budgets):,.0f}; what no client holds is never trained, so plan a smaller model"
+            f"no client affords the full model: it costs {full_cost:,.4g}, the largest budget is "
+            f"{max(budgets):,.4g}; what no client holds is never trained, so plan a smaller model"
         )
     limited = sorted({budget for budget in budgets if budget < full_cost})
     logs = np.log([[budget] for budget in limited])

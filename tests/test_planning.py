@@ -226,6 +226,7 @@ def test_nobody_is_given_more_than_its_budget(budgets: list[float]) -> None:
         ([], None, "expected at least one"),
         ([1, -1], None, "all above 0"),
         ([1, 2], None, "no client affords the full model: it costs 5, the largest budget is 2"),
+        ([0.5, 4.999], None, "it costs 5, the largest budget is 4.999"),
         ([1, 5], 3, "3 levels: these budgets make 1 to 2"),
         ([1, 5], 1, "1 level: 1 of the budgets do not reach"),
     ],
