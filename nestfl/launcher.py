@@ -83,7 +83,7 @@ def flower_run(
         tempfile.TemporaryDirectory(  # a short path: Ray's sockets are below it
             dir="/tmp", prefix="nestfl-", ignore_cleanup_errors=True
         ) as ray,
-        log.open("wb") as output,
+        log.open("ab") as output,
         ProcessGroup(_environment(Path(home), Path(ray)), Path(home)) as group,
     ):
         port = _free_port()

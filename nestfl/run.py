@@ -127,6 +127,7 @@ class _Run:
         (self.run_dir / PROGRESS_FILE).unlink(missing_ok=True)
         follower = Follower(self.run_dir)
         summary = _version(self.run_dir / SUMMARY_FILE)
+        logged = self.log.stat().st_size if self.log.exists() else 0
         try:
             with stop_request() as stop, self._log_kept():
                 self._follow(follower, stop)
@@ -138,7 +139,7 @@ class _Run:
             return 1
         state = follower.state
         if state.reason is not None or _version(self.run_dir / SUMMARY_FILE) == summary:
-            self._say_failed(state)
+            self._say_failed(state, logged)
             return 1
         return 0
 
@@ -164,8 +165,9 @@ class _Run:
             if self.run_dir.is_dir():
                 self.log = self.log.replace(self.run_dir / LOG_FILE)
 
-    def _say_failed(self, state: RunState) -> None:
-        log = self.log.read_text(errors="replace")
+    def _say_failed(self, state: RunState, logged: int) -> None:
+        """Say why; what the log held before is of the run that this one resumed."""
+        log = self.log.read_bytes()[logged:].decode(errors="replace")
         lines = state.reason.splitlines() if state.reason else failure.reason(log)
         self.errors.out(f"nestfl run: the run failed{_after(state)}", highlight=False)
         for line in [*lines, f"The full log: {self.log}", *_how_to_resume(self.run_dir)]:

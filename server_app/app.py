@@ -34,15 +34,16 @@ def main(grid: Grid, context: Context) -> None:
     started_in = Path(os.environ.get("NESTFL_STARTED_IN", "."))  # see client_app/__init__.py
     config = compose(seen_from(started_in, str(context.run_config.get("hydra", ""))))
     directory = str(context.run_config.get("run-dir", ""))
-    if directory:
-        config = replace(config, output=str(Path(directory).parent), name=Path(directory).name)
-    run(grid, replace(config, output=str(started_in / config.output)))
+    config = replace(config, output=str(started_in / config.output))
+    run(grid, config, started_in / directory if directory else None)
 
 
-def run(grid: Grid, config: Config) -> NestedStrategy:
-    """All rounds, or those that are left of a resumed run."""
+def run(grid: Grid, config: Config, directory: Path | None = None) -> NestedStrategy:
+    """All rounds, or those that are left of a resumed run; a new one's record in `directory`."""
     start = checkpoint.load(Path(config.resume)) if config.resume else None
-    with RunRecord.resume(config, start) if start else RunRecord.create(config) as record:
+    with (
+        RunRecord.resume(config, start) if start else RunRecord.create(config, directory)
+    ) as record:
         recorder = Recorder(record, config)
         chosen = strategy(config.strategy.name)
         federated = chosen(federation(config), evaluator(config), recorder)

@@ -40,9 +40,9 @@ class RunRecord:
         self._events: SummaryWriter | None = None
 
     @classmethod
-    def create(cls, config: Config) -> Self:
-        """A new directory for a run; never another run's."""
-        record = cls(_new_directory(config))
+    def create(cls, config: Config, directory: Path | None = None) -> Self:
+        """A new directory for a run, the one given or else by the config; never another run's."""
+        record = cls(_new_directory(config) if directory is None else _made(directory))
         write_text(record.directory / CONFIG_FILE, dump(config))
         return record
 
@@ -103,6 +103,14 @@ class RunRecord:
         for tag, value in numbers(metrics):
             self._events.add_scalar(tag, value, step)
         self._events.flush()
+
+
+def _made(directory: Path) -> Path:
+    try:
+        directory.mkdir(parents=True)
+    except FileExistsError:
+        raise ConfigError(f"{directory} exists; give another directory") from None
+    return directory
 
 
 def _new_directory(config: Config) -> Path:

@@ -1,0 +1,53 @@
+"""Where a run's record and its log are kept, without Flower's processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from nestfl.run import Choice, Request, run
+from server_app import app as server
+from server_app.config import compose
+from server_app.record import RunRecord
+from server_app.typed import ConfigError
+from tests.grids import InProcessGrid
+
+
+def test_a_run_directory_may_have_any_name(tmp_path: Path) -> None:
+    run_dir = tmp_path / "my runs" / "the first, of März"
+    overrides = (
+        "strategy=fedavg fleet.clients=2 clients_per_round=2 rounds=1 train.epochs=1 "
+        "dataset.max_train=40 dataset.max_test=20"
+    )
+    run_config: dict[str, str | bool | int | float] = {"hydra": overrides, "run-dir": str(run_dir)}
+    server.app(InProcessGrid(2), Context(1, 0, {}, RecordDict(), run_config))
+    assert json.loads((run_dir / "summary.json").read_text())["rounds"] == 1
+
+
+def test_a_run_never_writes_to_the_directory_of_another(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="exists; give another directory"):
+        RunRecord.create(compose(), tmp_path)
+
+
+def test_a_resumed_run_keeps_the_log_and_tells_of_its_own_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nestfl.launcher._start_superlink", lambda *_: None)
+    monkeypatch.setattr("nestfl.launcher._script", lambda name: "echo")  # into the log
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.components]")
+    first = tmp_path / "first"
+    first.mkdir()
+    (first / "config.yaml").touch()
+    log = first / "flower.log"
+    log.write_text("Simulation raised an exception\nTraceback (most recent call last):\nOld\n")
+    request = Request(resume=first, app_dir=tmp_path, quiet=True)
+    assert run(request, choose=lambda overrides: Choice(1)) == 1
+    kept, added = log.read_text().split("Old\n")
+    assert kept.startswith("Simulation raised")
+    assert added.startswith("run ")
+    told = capsys.readouterr().err
+    assert "the log's last lines" in told
+    assert "Old" not in told
