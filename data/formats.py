@@ -5,11 +5,15 @@ from __future__ import annotations
 import gzip
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from data.catalog import DataError, ImageFacts
@@ -34,29 +38,66 @@ class Split(NamedTuple):
 Reader = Callable[[Sequence[Path], ImageFacts, SplitName], Split]
 
 
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Makes what goes wrong in the block, while a file is read, a `DataError` that names it."""
+    try:
+        yield
+    except DataError as error:
+        if str(file) in str(error):
+            raise
+        raise DataError(f"{file}: {error}") from error
+    except (OSError, EOFError, ValueError, BadZipFile, zlib.error) as error:  # Arrow's are values'
+        raise DataError(f"{file} cannot be read: {error}") from error
+
+
 def read_parquet(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
-    """Parquet files with a Hugging Face `Image` column and a column of labels."""
+    """Parquet files with a column of encoded images and a column of labels."""
     import pyarrow as pa
+
+    tables = [open_parquet(file) for file in files]
+    with reading(files[0] if len(files) == 1 else files[0].parent):
+        return read_table(pa.concat_tables(tables), facts)
+
+
+def open_parquet(file: Path) -> Any:
+    """The Arrow table of a parquet file."""
     import pyarrow.parquet as pq
 
-    return read_table(pa.concat_tables([pq.read_table(file) for file in files]), facts)
+    with reading(file):
+        return pq.read_table(file)
 
 
 def read_table(table: Any, facts: ImageFacts) -> Split:
-    """An Arrow table with encoded images in structs of `bytes` and `path`."""
+    """An Arrow table with a column of encoded images and a column of labels."""
     labels = table.column(first_column(table, LABEL_COLUMNS)).to_numpy()
     return checked_split(table_images(table, facts), labels, facts)
 
 
 def table_images(table: Any, facts: ImageFacts) -> NDArray[np.uint8]:
-    """The decoded images of an Arrow table, [n, height, width, channels]."""
+    """The decoded images of an Arrow table, [n, height, width, channels].
+
+    They are bytes, or structs of `bytes` and `path`, which are Hugging Face's.
+    """
     image_column = first_column(table, IMAGE_COLUMNS)
-    encoded = (
-        io.BytesIO(row["bytes"]) if row["bytes"] is not None else row["path"]
+    rows = (
+        row
         for batch in table.select([image_column]).to_batches(max_chunksize=1024)
         for row in batch.column(0).to_pylist()
     )
+    encoded = (_encoded(row, number) for number, row in enumerate(rows))
     return decode_images(encoded, len(table), facts)
+
+
+def _encoded(row: Any, number: int) -> io.BytesIO | str:
+    if isinstance(row, dict):
+        row = row.get("bytes") or row.get("path")
+    if isinstance(row, bytes):
+        return io.BytesIO(row)
+    if isinstance(row, str):
+        return row
+    found = "nothing" if row is None else f"a value of type {type(row).__name__}"
+    raise DataError(f"row {number} holds {found}: expected an encoded image, as bytes or a path")
 
 
 def first_column(table: Any, names: Sequence[str]) -> str:
@@ -89,7 +130,11 @@ def decode_images(
             with open_image(file) as image:
                 fitted = _fitted(image, size) if facts.any_size else image
                 pixels = np.asarray(fitted.convert(mode))
-        except OSError as error:
+        except (
+            OSError,
+            SyntaxError,
+            ValueError,
+        ) as error:  # Pillow's for a broken PNG is a syntax's
             raise DataError(f"{_shown(file, row)} cannot be decoded: {error}") from error
         if pixels.shape[:2] != (size, size):
             found = "x".join(map(str, pixels.shape[:2]))
@@ -120,7 +165,10 @@ def read_idx(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Spli
 
 
 def _read_idx_array(file: Path) -> NDArray[np.uint8]:
-    content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    with reading(file):
+        content = file.read_bytes()
+        if file.suffix == ".gz":
+            content = gzip.decompress(content)
     # Two zero bytes, the type (8 is uint8), the number of axes, then each axis as big-endian int32.
     axes = content[3] if len(content) > 3 else 0
     shape = tuple(np.frombuffer(content[4 : 4 + 4 * axes], ">i4").tolist())
@@ -133,7 +181,7 @@ def _read_idx_array(file: Path) -> NDArray[np.uint8]:
 def read_npz(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
     """A NumPy archive with arrays x and y, or x_train, y_train, x_test and y_test."""
     (file,) = files
-    with np.load(file, allow_pickle=False) as archive:
+    with opened_npz(file) as archive:
         for images, labels in ((f"x_{split}", f"y_{split}"), ("x", "y")):
             if images in archive and labels in archive:
                 return checked_split(archive[images], archive[labels], facts)
@@ -142,15 +190,28 @@ def read_npz(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Spli
         )
 
 
+@contextmanager
+def opened_npz(file: Path) -> Iterator[NpzFile]:
+    """A NumPy archive; what goes wrong while it is open is a `DataError` that names it."""
+    with reading(file):
+        content = np.load(file, allow_pickle=False)
+        if not isinstance(content, NpzFile):
+            raise DataError(f"{file} is no archive: expected one of np.savez")
+        with content as archive:
+            yield archive
+
+
 def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: ImageFacts) -> Split:
     """The arrays as a split of this data set, or what is wrong with them."""
     images, labels = channels_first(images, facts), labels.reshape(-1)
     if len(images) != len(labels) or not len(labels):
         raise DataError(f"{len(images)} images and {len(labels)} labels: expected one label each")
-    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= facts.num_classes:
+    whole = labels.dtype.kind in "iu"
+    if not whole or labels.min() < 0 or labels.max() >= facts.num_classes:
+        found = f" from {labels.min()} to {labels.max()}" if whole else f" such as {labels[0]!r}"
         raise DataError(
-            f"labels of type {labels.dtype} from {labels.min()} to {labels.max()}: expected whole "
-            f"numbers from 0 to {facts.num_classes - 1}, the classes of {facts.name}"
+            f"labels of type {labels.dtype}{found}: expected whole numbers from 0 to "
+            f"{facts.num_classes - 1}, the classes of {facts.name}"
         )
     return Split(images, labels.astype(np.int64))
 

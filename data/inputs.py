@@ -19,6 +19,9 @@ from data.formats import (
     channels_first,
     checked_split,
     decode_images,
+    open_parquet,
+    opened_npz,
+    reading,
     table_images,
 )
 from data.images import ImageData
@@ -109,16 +112,15 @@ def _folder_labels(path: Path, files: list[Path], facts: ImageFacts) -> NDArray[
 
 
 def _read_parquet(file: Path, facts: ImageFacts) -> Split:
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(file)
+    table = open_parquet(file)
     found = next((name for name in LABEL_COLUMNS if name in table.column_names), None)
     labels = None if found is None else table.column(found).to_numpy()
-    return _split(table_images(table, facts), labels, facts)
+    with reading(file):
+        return _split(table_images(table, facts), labels, facts)
 
 
 def _read_npz(file: Path, facts: ImageFacts) -> Split:
-    with np.load(file, allow_pickle=False) as archive:
+    with opened_npz(file) as archive:
         for images, labels in (("x", "y"), ("x_test", "y_test")):
             if images in archive:
                 return _split(archive[images], archive.get(labels), facts)

@@ -12,12 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from data.catalog import DataError
 from data.formats import (
     IMAGE_SUFFIXES,
     Reader,
+    opened_npz,
     read_idx,
     read_image_folder,
     read_npz,
@@ -96,7 +95,7 @@ def _npz(path: Path, name: str) -> SplitFiles | None:
     if not train:
         return None
     if not test:
-        with np.load(train[0], allow_pickle=False) as archive:
+        with opened_npz(train[0]) as archive:
             test = train if "x_test" in archive else ()
     return SplitFiles(read_npz, (_only(train),), (_only(test),) if test else ())
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.catalog import DataError, TextFacts
-from data.formats import first_column
+from data.formats import first_column, open_parquet, reading
 
 TEXT_COLUMNS = ("text", "sentence")
 LABEL_COLUMNS = ("label",)
@@ -40,16 +40,12 @@ def read_text_files(files: Sequence[Path], facts: TextFacts) -> Texts:
 def open_text_table(file: Path) -> Any:
     """An Arrow table of a parquet or a CSV file."""
     import pyarrow.csv
-    import pyarrow.lib
-    import pyarrow.parquet
 
-    try:
-        if file.suffix == ".csv":
-            options = pyarrow.csv.ParseOptions(newlines_in_values=True)
-            return pyarrow.csv.read_csv(file, parse_options=options)
-        return pyarrow.parquet.read_table(file)
-    except pyarrow.lib.ArrowInvalid as error:
-        raise DataError(f"{file} cannot be read: {error}") from error
+    if file.suffix != ".csv":
+        return open_parquet(file)
+    with reading(file):
+        options = pyarrow.csv.ParseOptions(newlines_in_values=True)
+        return pyarrow.csv.read_csv(file, parse_options=options)
 
 
 def read_text_table(table: Any, facts: TextFacts, labelled: bool = True) -> Texts:

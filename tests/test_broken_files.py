@@ -1,0 +1,144 @@
+"""Broken data files end in one sentence that names the file."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from data.catalog import IMAGES, DataError
+from data.formats import read_idx, read_npz, read_parquet
+from data.inputs import read_inputs
+from data.locate import locate
+from data.spec import DatasetSpec
+
+FACTS = IMAGES["cifar10"]
+SPEC = DatasetSpec("cifar10")
+PIXELS = np.zeros((2, 32, 32, 3), np.uint8)
+
+
+def png() -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(PIXELS[0]).save(content, "png")
+    return content.getvalue()
+
+
+def write_npz(file: Path, images: Any = PIXELS, labels: Any = (0, 1)) -> None:
+    np.savez(file, x=images, y=np.array(labels))
+
+
+def write_parquet(file: Path, images: list[Any], labels: list[Any]) -> None:
+    pq.write_table(pa.table({"image": images, "label": labels}), file)
+
+
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-30])
+
+
+def truncated_npz(file: Path) -> None:
+    write_npz(file)
+    cut_short(file)
+
+
+def array_of_its_own(file: Path) -> None:
+    with file.open("wb") as output:
+        np.save(output, PIXELS)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (truncated_npz, "cannot be read: File is not a zip file"),
+        (lambda file: file.write_bytes(b"no archive"), "cannot be read: "),
+        (array_of_its_own, "is no archive: expected one of np.savez"),
+        (
+            lambda file: write_npz(file, labels=["cat", "dog"]),
+            r": labels of type <U3 such as .*cat.*: expected whole numbers from 0 to 9",
+        ),
+        (
+            lambda file: write_npz(file, labels=[None, 1]),
+            "cannot be read: Object arrays cannot be loaded",
+        ),
+        (lambda file: write_npz(file, images=PIXELS / 255), ": images of type float64: expected"),
+    ],
+)
+def test_a_broken_archive_is_named(
+    write: Callable[[Path], Any], message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.npz"
+    write(file)
+    for read in (lambda: read_npz([file], FACTS, "train"), lambda: read_inputs(file, SPEC)):
+        with pytest.raises(DataError, match=rf"train\.npz ?{message}"):
+            read()
+
+
+def test_an_archive_that_only_has_to_be_looked_into_is_named_too(tmp_path: Path) -> None:
+    truncated_npz(tmp_path / "all.npz")
+    with pytest.raises(DataError, match=r"all\.npz cannot be read"):
+        locate(tmp_path, "cifar10")
+
+
+def truncated_parquet(file: Path) -> None:
+    write_parquet(file, [png()], [0])
+    cut_short(file)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (truncated_parquet, "cannot be read: "),
+        (
+            lambda file: write_parquet(file, [png(), None], [0, 1]),
+            ": row 1 holds nothing: expected an encoded image, as bytes or a path",
+        ),
+        (
+            lambda file: write_parquet(file, [{"bytes": None, "path": None}], [0]),
+            ": row 0 holds nothing",
+        ),
+        (lambda file: write_parquet(file, [[1, 2]], [0]), ": row 0 holds a value of type list"),
+        (
+            lambda file: write_parquet(file, [png()[:60]], [0]),
+            ": the image in row 0 cannot be decoded",
+        ),
+        (
+            lambda file: write_parquet(file, [png(), png()], [0, None]),
+            ": labels of type float64 such as .*: expected whole numbers",
+        ),
+        (
+            lambda file: write_parquet(file, [png(), png()], ["cat", "dog"]),
+            ": labels of type object such as 'cat': expected whole numbers",
+        ),
+    ],
+)
+def test_a_broken_table_is_named(
+    write: Callable[[Path], Any], message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.parquet"
+    write(file)
+    for read in (lambda: read_parquet([file], FACTS, "train"), lambda: read_inputs(file, SPEC)):
+        with pytest.raises(DataError, match=rf"train\.parquet ?{message}"):
+            read()
+
+
+def test_images_may_be_plain_bytes_in_a_table(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "train.parquet", [png(), png()], [3, 4])
+    split = read_parquet([tmp_path / "train.parquet"], FACTS, "train")
+    assert split.images.shape == (2, 3, 32, 32)
+    assert split.labels.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("broken", [b"no gzip", gzip.compress(bytes(900))[:-12]])
+def test_a_broken_idx_file_is_named(broken: bytes, tmp_path: Path) -> None:
+    images, labels = tmp_path / "images.gz", tmp_path / "labels.gz"
+    images.write_bytes(broken)
+    labels.write_bytes(broken)
+    with pytest.raises(DataError, match=r"images\.gz cannot be read: "):
+        read_idx([images, labels], IMAGES["mnist"], "train")
