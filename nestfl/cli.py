@@ -24,7 +24,13 @@ def nestfl() -> None:
 @app.command()
 def plan(
     model: Annotated[str, typer.Option(help="The full network.")] = "resnet110",
-    levels: Annotated[int, typer.Option(help="How many levels; each costs half of the next.")] = 4,
+    levels: Annotated[
+        int | None,
+        typer.Option(
+            help="How many levels; each costs half of the next (4 if not given), or has its share "
+            "of --budgets (as many as separate them best)."
+        ),
+    ] = None,
     ratios: Annotated[
         str | None, typer.Option(help="Each level's share of the cost, such as .125,.25,.5,1.")
     ] = None,

@@ -28,6 +28,9 @@ from strategies.planning import (
     search_splits,
 )
 
+LEVELS = 4
+"""How many there are where nothing says so, as in the papers' tables."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -46,7 +49,7 @@ class Request:
     def parse(
         cls,
         model: str,
-        levels: int,
+        levels: int | None,
         ratios: str | None,
         budgets: str | None,
         splits: str | None,
@@ -60,8 +63,15 @@ class Request:
         tokens: int,
         options: Sequence[str],
     ) -> Request:
-        if sum(given is not None for given in (ratios, budgets, splits)) > 1:
+        ways = {"--ratios": ratios, "--budgets": budgets, "--splits": splits}
+        given = [name for name, text in ways.items() if text is not None]
+        if len(given) > 1:
             raise PlanError("give one of --ratios, --budgets and --splits")
+        for name in given:
+            if not str(ways[name]).strip():
+                raise PlanError(f"{name} is empty: expected at least one, separated by commas")
+            if levels is not None and name != "--budgets":
+                raise PlanError(f"--levels {levels} beside {name}, which says how many: give one")
         sizes = {"classes": classes, "channels": channels, "size": image_size, "tokens": tokens}
         for name, value in sizes.items():
             if value < 1:
@@ -74,14 +84,14 @@ class Request:
         level_of = None
         if budgets:
             amounts = [_number(text) for text in budgets.split(",")]
-            clusters = cluster_budgets(amounts, full_cost=cost_of(task, task.whole).of(kind))
+            clusters = cluster_budgets(amounts, cost_of(task, task.whole).of(kind), levels)
             shares, level_of = clusters.ratios, clusters.level_of
         return cls(
             task=task,
             kind=kind,
             grid=Grid(depth_grid, width_step),
             tolerance=tolerance,
-            ratios=shares or tuple(halving_ratios(levels)),
+            ratios=shares or tuple(halving_ratios(LEVELS if levels is None else levels)),
             splits=_splits(splits, task.units) if splits else None,
             level_of=level_of,
         )

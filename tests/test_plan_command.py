@@ -65,6 +65,13 @@ def test_budgets_become_levels_and_clients_are_told_theirs() -> None:
     assert "Levels of the clients: 1, 1, 2, 2, 3" in out
 
 
+def test_budgets_become_as_many_levels_as_are_asked_for() -> None:
+    budgets = ("--budgets", "70e3,71e3,140e3,145e3,300e3", "--no-latency", "--json")
+    code, out, _ = plan(*budgets, "--levels", "2")
+    assert code == 0
+    assert json.loads(out)["level_of_client"] == [1, 1, 1, 1, 2]
+
+
 def test_options_reach_the_model() -> None:
     pool = plan("--splits", "5:1,9:1", "--option", "head=pool", "--json", "--no-latency")[1]
     conv = plan("--splits", "5:1,9:1", "--option", "head=conv", "--json", "--no-latency")[1]
@@ -97,6 +104,12 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
         (["--ratios", "1,.5"], "expected to rise from above 0 to 1"),
         (["--ratios", ".5,x,1"], "'x' is not a number"),
         (["--ratios", ".5,1", "--splits", "3:.5,9:1"], "one of --ratios, --budgets and --splits"),
+        (["--budgets", ""], "--budgets is empty: expected at least one, separated by commas"),
+        (["--ratios", " "], "--ratios is empty: expected at least one, separated by commas"),
+        (["--splits", ""], "--splits is empty: expected at least one, separated by commas"),
+        (["--ratios", ".5,1", "--levels", "3"], "--levels 3 beside --ratios, which says how many"),
+        (["--splits", "9:1", "--levels", "3"], "--levels 3 beside --splits, which says how many"),
+        (["--budgets", "1e5,3e5", "--levels", "5"], "5 levels: these budgets make 1 to 2"),
         (["--splits", "3"], "split '3': expected DEPTH:WIDTH"),
         (["--splits", "3:0,9:1"], "width 0.0 is not a share"),
         (["--splits", "12:.5,9:1"], "depth 12: resnet20 has units 1 to 9"),
