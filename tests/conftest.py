@@ -1,13 +1,28 @@
-"""For all tests: one thread a worker, and no deadline for an example, since machines are shared."""
+"""For all tests, and the processes they start: the same environment on every machine.
 
+One thread a worker, and no deadline for an example, since machines are shared; a terminal of one
+width without colours; and a cache of data that is not the user's.
+"""
+
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
-
 import pytest
 from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+
+for _name in ("LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(_name, None)
+os.environ["COLUMNS"] = "120"
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers have that of the process that started them
+    os.environ["NESTFL_CACHE"] = tempfile.mkdtemp(prefix="nestfl-cache-")
+    atexit.register(shutil.rmtree, os.environ["NESTFL_CACHE"], ignore_errors=True)
 
 settings.register_profile("nestfl", deadline=None)
 settings.load_profile("nestfl")
