@@ -25,11 +25,6 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def num_classes(self) -> int:
-        """How many classes the data set has, whether or not these examples show them all."""
-        return self.facts.num_classes
-
     def to(self, device: torch.device | str) -> Self:
         """The same examples on a device, where batches are then cut and prepared."""
         to_cuda = torch.device(device).type == "cuda"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label")
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+UNKNOWN = -1
+"""The label of an example that has none, or whose class is not published (the tests of GLUE)."""
 
 SplitName = Literal["train", "test"]
 

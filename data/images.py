@@ -34,16 +34,6 @@ class ImageData(Examples):
         images, labels = split if rows is None else (split.images[rows], split.labels[rows])
         return cls(torch.from_numpy(images), torch.from_numpy(labels), facts)
 
-    @property
-    def in_channels(self) -> int:
-        """1 for grey, 3 for colour."""
-        return self.facts.in_channels
-
-    @property
-    def image_size(self) -> int:
-        """Height and width in pixels."""
-        return self.facts.image_size
-
     def _served(self, batches: Iterator[Rows], chance: torch.Generator | None) -> Batches:
         """As float32 images, cropped and mirrored by chance."""
         scale, shift = self._scale_and_shift()

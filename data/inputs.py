@@ -15,6 +15,7 @@ from data.examples import Examples
 from data.formats import (
     IMAGE_SUFFIXES,
     LABEL_COLUMNS,
+    UNKNOWN,
     Split,
     channels_first,
     checked_split,
@@ -29,9 +30,6 @@ from data.spec import DatasetSpec
 from data.text_formats import Texts, open_text_table, read_text_table
 from data.texts import TextData, TextSplit
 from data.tokens import encode
-
-UNKNOWN = -1
-"""The label of an input that has none."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.catalog import DataError, TextFacts
-from data.formats import first_column, open_parquet, reading
+from data.formats import UNKNOWN, first_column, open_parquet, reading
 
 TEXT_COLUMNS = ("text", "sentence")
 LABEL_COLUMNS = ("label",)
-UNKNOWN = -1
-"""The label of texts whose class is not published, as in the test set of GLUE."""
 
 
 class Texts(NamedTuple):

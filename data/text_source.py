@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import TEXTS, DataError, TextFacts
 from data.docstrings import read_docstrings, versions
+from data.formats import UNKNOWN
 from data.locate import locate_texts
 from data.source import held_out
 from data.spec import DatasetSpec
-from data.text_formats import UNKNOWN, Texts, read_text_files, read_text_table
+from data.text_formats import Texts, read_text_files, read_text_table
 from data.texts import TextSplit
 from data.tokens import encode, fingerprint
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-PROGRESS_FILE = "progress.jsonl"
-METRICS_FILE = "metrics.jsonl"
+from server_app.files import METRICS_FILE, PROGRESS_FILE
+
 RECENT_ROUNDS = 5
 
 
@@ -56,7 +56,6 @@ class RunState:
     """Replies that have come in the current round, and those expected."""
     accuracies: dict[str, float] = field(default_factory=dict)
     """Each level's accuracy at the last evaluation."""
-    ended: bool = False
     reason: str | None = None
     """Why the run stopped before its end."""
     _ends: list[float] = field(default_factory=list)
@@ -71,7 +70,6 @@ class RunState:
             case {"event": "round", "round": int(number)}:
                 self._end_round(number, now)
             case {"event": "end", **rest}:
-                self.ended = True
                 self.reason = str(rest["reason"]) if rest.get("reason") else None
 
     def take_metrics(self, record: dict[str, Any], now: float) -> None:

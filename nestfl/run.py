@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from subprocess import Popen
 
@@ -17,11 +15,11 @@ from rich.console import Console
 from nestfl import failure
 from nestfl.display import display_on
 from nestfl.launcher import LaunchError, Simulation, check_app, flower_run
-from nestfl.progress import PROGRESS_FILE, Follower, RunState
+from nestfl.progress import Follower, RunState
 from nestfl.stopping import Stopped, StopRequest, stop_request
+from server_app.files import PROGRESS_FILE, SUMMARY_FILE, new_names
 
 APP_DIR = Path(__file__).resolve().parents[1]
-SUMMARY_FILE = "summary.json"
 LOG_FILE = "flower.log"
 
 
@@ -73,8 +71,7 @@ def choose(overrides: str) -> Choice:
     from server_app.config import compose  # not for --help
 
     config = compose(overrides)
-    label = f"{config.strategy.name}-{config.model.name}-{config.dataset.name}"
-    return Choice(config.fleet.clients, config.output, config.name, label)
+    return Choice(config.fleet.clients, config.output, config.name, config.label)
 
 
 def show_summary(run_dir: Path, console: Console) -> None:
@@ -189,17 +186,17 @@ def _places(request: Request, choice: Choice) -> tuple[Path, Path]:
     if resume is not None:
         if request.run_dir is not None:
             raise ValueError("a run goes on in its own directory: leave out --run-dir or --resume")
-        homes = (resume, *resume.parents[:2])
-        run_dir = next((home for home in homes if (home / "config.yaml").is_file()), resume)
+        from server_app.config import run_directory  # not for --help
+
+        run_dir = run_directory(resume)
         return run_dir, run_dir / LOG_FILE
     output = Path(choice.output).expanduser().absolute()
     if request.run_dir is not None or choice.name is not None:
         given = request.run_dir or output / str(choice.name)
         return _reserve(given.expanduser().absolute())
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{choice.label}"
-    for number in count(1):
+    for name in new_names(choice.label):
         with suppress(FileExistsError):
-            return _reserve(output / (stem if number == 1 else f"{stem}-{number}"))
+            return _reserve(output / name)
     raise AssertionError("unreachable")
 
 

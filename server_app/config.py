@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from server_app.files import CONFIG_FILE
 from server_app.settings import Config, ModelConfig
 from server_app.typed import EXTRA, ConfigError, build, reject_unknown
 
@@ -36,8 +37,6 @@ __all__ = [
 ]
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
-CONFIG_FILE = "config.yaml"
-"""The resolved configuration's name in a run directory."""
 
 
 def compose(overrides: str | Iterable[str] = "") -> Config:

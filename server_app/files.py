@@ -1,13 +1,26 @@
-"""Files that are whole or absent, whenever the process is killed."""
+"""A run's files: what they are called, and how they are whole or absent, whenever it is killed."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
+CONFIG_FILE = "config.yaml"
+METRICS_FILE = "metrics.jsonl"
+PROGRESS_FILE = "progress.jsonl"
+SUMMARY_FILE = "summary.json"
 UNFINISHED = ".unfinished"
+
+
+def new_names(label: str) -> Iterator[str]:
+    """Names for a new run's directory, of the time and a label: for the first that is not taken."""
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{label}"
+    yield stem
+    yield from (f"{stem}-{number}" for number in count(2))
 
 
 @contextmanager

@@ -8,13 +8,12 @@ from typing import Any
 
 from server_app import checkpoint
 from server_app.config import Config
+from server_app.files import PROGRESS_FILE
 from server_app.record import RunRecord
 from strategies.base import NestedStrategy
 from strategies.enrolment import Client
 from strategies.federation import Observer
 from strategies.planning import Level
-
-PROGRESS_FILE = "progress.jsonl"
 
 
 class Recorder(Observer):

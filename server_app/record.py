@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Iterator, Mapping
-from itertools import count
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from server_app import checkpoint
-from server_app.config import CONFIG_FILE, Config, ConfigError, dump, run_directory
-from server_app.files import write_text
+from server_app.config import Config, ConfigError, dump, run_directory
+from server_app.files import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, new_names, write_text
 from server_app.metrics import RoundMetrics, finite, numbers, read_metrics, to_line
 
 if TYPE_CHECKING:
@@ -33,8 +31,8 @@ class RunRecord:
     def __init__(self, directory: Path) -> None:
         self.directory = directory.resolve()
         self.checkpoints = self.directory / checkpoint.FOLDER
-        self.metrics_file = self.directory / "metrics.jsonl"
-        self.summary_file = self.directory / "summary.json"
+        self.metrics_file = self.directory / METRICS_FILE
+        self.summary_file = self.directory / SUMMARY_FILE
         self.tensorboard = self.directory / "tensorboard"
         self._lines: IO[bytes] | None = None
         self._events: SummaryWriter | None = None
@@ -116,13 +114,7 @@ def _made(directory: Path) -> Path:
 def _new_directory(config: Config) -> Path:
     parent = Path(config.output).expanduser()
     parent.mkdir(parents=True, exist_ok=True)
-    if config.name is not None:
-        names: Iterator[str] = iter([config.name])
-    else:
-        chosen = config.strategy.name, config.model.name, config.dataset.name
-        stem = "-".join((time.strftime("%Y%m%d-%H%M%S"), *chosen))
-        names = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
-    for name in names:
+    for name in new_names(config.label) if config.name is None else [config.name]:
         try:
             (parent / name).mkdir()
         except FileExistsError:

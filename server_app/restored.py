@@ -18,8 +18,8 @@ from protocol.records import Evaluation
 from protocol.settings import TrainSettings
 from server_app import checkpoint
 from server_app.app import federation
-from server_app.config import CONFIG_FILE, ConfigError, load, run_directory
-from server_app.observer import PROGRESS_FILE
+from server_app.config import ConfigError, load, run_directory
+from server_app.files import CONFIG_FILE, PROGRESS_FILE
 from strategies.registry import strategy
 
 

@@ -9,11 +9,12 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from data.spec import DatasetSpec
+from models.slicing import Rounding
 from protocol.settings import StatisticsKind, TrainSettings
+from strategies.cost import CostKind
 
-CostKind = Literal["parameters", "macs", "memory"]
-Rounding = Literal["floor", "ceil"]
 WindowKind = Literal["prefix", "upper-right", "lower-left", "lower-right", "middle", "random"]
+"""Those of `models.slicing` that stay where they are from round to round."""
 Weighting = Literal["uniform", "examples"]
 
 
@@ -209,6 +210,11 @@ class Config:
             raise ValueError(f"model: {error}") from error
         self._check_levels()
         self._check_window()
+
+    @property
+    def label(self) -> str:
+        """What was chosen, in short."""
+        return f"{self.strategy.name}-{self.model.name}-{self.dataset.name}"
 
     def _check_levels(self) -> None:
         from models import family

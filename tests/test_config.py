@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from server_app import config as config_module
 from server_app.config import (
     CONF,
-    CONFIG_FILE,
     Config,
     ConfigError,
     choices,
@@ -27,6 +26,7 @@ from server_app.config import (
     groups,
     load,
 )
+from server_app.files import CONFIG_FILE
 from server_app.settings import FleetConfig
 
 EVERY_CHOICE = [f"{group}={name}" for group in groups() for name in choices(group)]

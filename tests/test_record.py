@@ -22,7 +22,8 @@ from torch import Tensor
 
 from server_app import checkpoint
 from server_app.checkpoint import CheckpointError
-from server_app.config import CONFIG_FILE, Config, ConfigError, compose, load
+from server_app.config import Config, ConfigError, compose, load
+from server_app.files import CONFIG_FILE
 from server_app.metrics import RoundMetrics, read_metrics
 from server_app.record import RunRecord
 from server_app.summary import show, summarise

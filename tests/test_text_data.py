@@ -293,7 +293,7 @@ def test_batches_are_padded_to_their_own_longest() -> None:
     assert first.tolist() == [[1, 5, 2], [1, 2, 0]]
     assert second.tolist() == [[1, 5, 6, 7, 2]]
     assert (first.dtype, labels.tolist()) == (torch.int64, [0, 1])
-    assert (len(served), served.num_classes) == (3, 2)
+    assert (len(served), served.facts.num_classes) == (3, 2)
     assert torch.equal(texts(served.to("cpu")), texts(served))
 
 
