@@ -35,6 +35,7 @@ from strategies.planning import (
     own_exit_only,
     search_splits,
 )
+from strategies.statistics import gather_statistics
 from strategies.streaming import Reply, stream
 from strategies.submodels import Submodel, Submodels
 
@@ -101,7 +102,8 @@ class NestedStrategy(Strategy):
         return PREFIX
 
     def before_evaluation(self, grid: Grid) -> None:
-        """Called when levels are about to be evaluated."""
+        """What levels need before they are evaluated: the statistics of static batch norm."""
+        gather_statistics(self, grid)
 
     # --- the run -----------------------------------------------------------------------------
 

@@ -243,9 +243,12 @@ def test_decoupled_levels_share_nothing(federate: Federate) -> None:
     assert differing == {"level4"}
 
 
-def test_heterofl_gathers_statistics_for_each_level_before_a_test(federate: Federate) -> None:
+@pytest.mark.parametrize("name", ["heterofl", "scalefl", "decoupled"])
+def test_static_norms_have_statistics_for_each_level_before_a_test(
+    name: str, federate: Federate
+) -> None:
     grid = InProcessGrid(4)
-    strategy, _ = federate("model.norm=bn-static rounds=1", grid)
+    strategy, _ = federate(f"strategy={name} model.norm=bn-static rounds=1", grid)
     assert sum(m.metadata.message_type == "query.statistics" for m in grid.sent) == 4
     for level in (1, 2, 3, 4):
         gathered = strategy.state[f"bn1.running_mean@level{level}"]
@@ -283,6 +286,12 @@ def test_a_level_whose_clients_were_not_sampled_has_statistics_too(federate: Fed
     strategy, _ = federate("model.norm=bn-static rounds=1 clients_per_round=1")
     for level in (1, 2, 3, 4):
         assert strategy.state[f"bn1.running_mean@level{level}"].any()
+
+
+def test_a_norm_that_keeps_its_own_statistics_asks_nobody_for_them(federate: Federate) -> None:
+    grid = InProcessGrid(4)
+    _, lines = federate("model.norm=bn-running rounds=1", grid)
+    assert set(lines[0]["asked"]) == {"local", "global"}
 
 
 def test_statistics_are_gathered_before_clients_test_too(federate: Federate) -> None:
