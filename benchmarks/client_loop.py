@@ -16,9 +16,10 @@ from torch import Tensor
 
 from client_app.devices import set_threads
 from client_app.objectives import cross_entropy
-from client_app.training import TrainSettings, fit
+from client_app.training import fit
 from data import IMAGES, ImageData
 from models import Slice, SlicedNetwork, build
+from protocol.settings import TrainSettings
 
 TARGET = 0.95
 

@@ -12,15 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from client_app.devices import resident
-from client_app.evaluation import ExitReport, evaluate
 from client_app.objectives import Objective
 from client_app.placement import Placement
 from client_app.sgd import SGD
 from data.examples import Examples
 from models.registry import SlicedNetwork
 from protocol.settings import TrainSettings, learning_rate
-
-__all__ = ["ExitReport", "FitReport", "TrainSettings", "evaluate", "fit", "learning_rate"]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,16 +103,16 @@ def federation(config: Config) -> Federation:
     )
 
 
-class evaluator:  # noqa: N801  (a function with the test set in it)
+def evaluator(config: Config) -> Callable[[nn.Module], Evaluation]:
     """Evaluates a network on the global test set, which nobody trains on."""
+    data, settings = global_test(config.dataset), config.train
 
-    def __init__(self, config: Config) -> None:
-        self.data, self.settings = global_test(config.dataset), config.train
-
-    def __call__(self, net: nn.Module) -> Evaluation:
-        reports = evaluate(net, self.data, self.settings)  # type: ignore[arg-type]
+    def evaluated(net: nn.Module) -> Evaluation:
+        reports = evaluate(net, data, settings)  # type: ignore[arg-type]
         return Evaluation(
-            len(self.data),
+            len(data),
             tuple(report.accuracy for report in reports),
             tuple(report.loss for report in reports),
         )
+
+    return evaluated

@@ -74,6 +74,9 @@ class Fold:
         sums.up += size_of(content)
         try:
             trained = Trained.read(content)
+        except (ProtocolError, KeyError) as error:
+            raise RefusedStateError("report", str(error)) from None
+        try:
             state = unpack(content.array_records["arrays"], submodel.form)
         except (ProtocolError, KeyError) as error:
             raise RefusedStateError("shape", str(error)) from None

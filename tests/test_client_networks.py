@@ -131,7 +131,9 @@ import sys
 import torch
 import client_app.networks, client_app.probe
 from client_app.sgd import SGD
-from client_app.training import TrainSettings, evaluate, fit
+from client_app.evaluation import evaluate
+from client_app.training import fit
+from protocol.settings import TrainSettings
 from client_app.objectives import cross_entropy
 from data import IMAGES, ImageData
 from models import SlicedNetwork

@@ -124,6 +124,11 @@ def boasting(message: Message, reply: Message) -> Message:
     return reply
 
 
+def without_loss(message: Message, reply: Message) -> Message:
+    del reply.content.metric_records["metrics"]["loss"]
+    return reply
+
+
 def of_another_type(message: Message, reply: Message) -> Message:
     return with_arrays(reply, lambda flat: flat.double())
 
@@ -135,6 +140,7 @@ def of_another_type(message: Message, reply: Message) -> Message:
         (truncated, "shape"),
         (of_another_type, "shape"),
         (boasting, "examples"),
+        (without_loss, "report"),
     ],
 )
 def test_a_bad_reply_is_refused_with_its_reason_and_changes_nothing(

@@ -18,8 +18,9 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 import data
+from client_app.evaluation import evaluate
 from client_app.objectives import cross_entropy
-from client_app.training import evaluate, fit
+from client_app.training import fit
 from data import (
     TEXTS,
     DataError,

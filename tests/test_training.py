@@ -13,12 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from client_app.evaluation import evaluate
 from client_app.objectives import cross_entropy
 from client_app.placement import Placement
 from client_app.sgd import SGD
-from client_app.training import TrainSettings, evaluate, fit, learning_rate
+from client_app.training import fit
 from data import IMAGES
 from models import Slice, SlicedNetwork
+from protocol.settings import TrainSettings, learning_rate
 from tests.clients import CPU, EXITS, QUARTER, digits, resnet
 from tests.networks import same, state_of
 
