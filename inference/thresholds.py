@@ -85,15 +85,18 @@ def cheapest_thresholds(
     """The thresholds of the least budget that costs at most `loss` of the last exit's accuracy.
 
     `hits` [exits, n] tells which exits are right about the samples of `scores`. Budgets are tried
-    from the first exit's cost on, in hundredths of the way to the last one's.
+    in hundredths of the way from the last exit's cost down to the first one's, up to one that loses
+    more: a cheaper one that then looks good again does so by chance.
     """
     wanted = hits[-1].double().mean() - loss - 1e-9
-    for budget in torch.linspace(costs[0], costs[-1], 101, dtype=torch.float64)[:-1].tolist():
+    cheapest = [math.inf] * (len(costs) - 1)
+    for budget in torch.linspace(costs[-1], costs[0], 101, dtype=torch.float64)[1:].tolist():
         thresholds = fit_thresholds(scores, costs, budget)
         taken = exits_taken(scores, thresholds)
-        if hits.gather(0, taken[None]).double().mean() >= wanted:
-            return thresholds
-    return [math.inf] * (len(costs) - 1)
+        if hits.gather(0, taken[None]).double().mean() < wanted:
+            break
+        cheapest = thresholds
+    return cheapest
 
 
 def _threshold(candidates: Tensor, due: int) -> float:

@@ -211,7 +211,10 @@ def unpack(record: ArrayRecord, like: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def size(content: RecordDict) -> int:
-    """The bytes of a message's content: the arrays, and the settings beside them."""
+    """The bytes of a message's content: the arrays, and the settings beside them.
+
+    The few numbers of a report are not counted.
+    """
     arrays = sum(len(a.data) for record in content.array_records.values() for a in record.values())
     settings = [value for record in content.config_records.values() for value in record.values()]
     return arrays + sum(len(v if isinstance(v, bytes) else str(v)) for v in settings)

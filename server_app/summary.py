@@ -92,8 +92,7 @@ def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
     yield ", ".join([f"replies:     {clients['replied']} of {clients['sampled']}", *lost])
     if asked["asked"]:
         answers = f"tests:       {asked['answered']} of {asked['asked']} answered"
-        sent = f"{decimal(asked['down'])} down, {decimal(asked['up'])} up"
-        yield ", ".join([answers, *_lost(asked, "failed"), sent])
+        yield ", ".join([answers, *_lost(asked, "failed"), f"{decimal(asked['down'])} down"])
 
 
 def _lost(counts: Mapping[str, Any], what: str) -> list[str]:

@@ -222,6 +222,9 @@ def test_the_cheapest_thresholds_lose_no_more_than_they_may() -> None:
     assert cheapest_thresholds(confidence, ~hits, [1, 2], 0.0) == pytest.approx([0.6])
     wrong_when_sure = torch.tensor([[False, True, True, True], [True, True, True, True]])
     assert cheapest_thresholds(confidence, wrong_when_sure, [1, 2], 0.0) == [math.inf]
+    # Two or three that leave lose a quarter; that all four would not is luck.
+    lucky = torch.tensor([[True, False, True, True], [True, True, True, False]])
+    assert cheapest_thresholds(confidence, lucky, [1, 2], 0.0) == pytest.approx([0.9])
 
 
 # --- costs -----------------------------------------------------------------------------------
