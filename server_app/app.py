@@ -97,6 +97,8 @@ def federation(config: Config) -> Federation:
         deadline=config.deadline,
         min_replies=config.min_replies,
         weighting=config.weighting,
+        max_examples=config.max_examples,
+        max_update=config.max_update,
         evaluate_every=config.evaluate.every,
         evaluate_clients_every=config.evaluate.clients_every,
         statistics=config.evaluate.statistics,

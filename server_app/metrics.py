@@ -56,6 +56,7 @@ class AskCounts(Traffic, total=False):
     asked: int
     answered: int
     failed: dict[str, int]  # by reason
+    refused: dict[str, int]  # of those answered, by reason
 
 
 RoundMetrics = TypedDict(

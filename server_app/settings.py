@@ -11,6 +11,7 @@ from typing import Any, Literal
 from data.spec import DatasetSpec
 from models.slicing import Rounding
 from protocol.settings import StatisticsKind, TrainSettings
+from strategies.bounds import UpdateBounds
 from strategies.cost import CostKind
 
 WindowKind = Literal["prefix", "upper-right", "lower-left", "lower-right", "middle", "random"]
@@ -186,10 +187,15 @@ class Config:
     output: str
     name: str | None
     resume: str | None
+    max_examples: int = 10**8
+    """That a client may say it has; a run saved before this was a setting lacks it."""
+    max_update: UpdateBounds = field(default_factory=UpdateBounds)
 
     def __post_init__(self) -> None:
         _check_least(self, 1, "rounds", "clients_per_round", "window")
         _check_least(self, 0, "seed", "deadline")
+        if not 1 <= self.max_examples <= 2**30:
+            raise ValueError(f"max_examples is {self.max_examples}: expected 1 to 2^30")
         if not 0 < self.min_replies <= 1:
             raise ValueError(f"min_replies is {self.min_replies}: expected above 0, to 1")
         if self.clients_per_round > self.fleet.clients:

@@ -2,24 +2,26 @@
 
 ScaleFL's Algorithm 3 and NeFL's NeFedAvg. Replies are folded one at a time into running sums and
 can then be dropped. The sums are integers, in steps of 2^-40: integer addition is exact, so the
-order of the replies cannot change a bit of the result, and a bad reply can be taken out again.
+order of the replies cannot change a bit of the result.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from models.slicing import Region, SliceMap, State
-from strategies.exact_sums import CAPACITY, Sums, add_tensor, add_weight, empty_sums, quotient
+from models.slicing import SliceMap, State
+from strategies.exact_sums import DIGIT_BITS, ExactSums, digits_of, peak, quotient
 
-WEIGHT_BITS = 30
-"""Weights are counted in steps of 2^-30 of the unit."""
-FLOAT_BITS, INTEGER_BITS = 40, 10
-"""A value of weight 1 is summed in steps of 2^-40; of integer tensors, in steps of 2^-10."""
+STEP_BITS = {torch.float64: 100}
+"""Floats are summed in steps of 2^-40, double precision in finer ones, integers in ones."""
+WEIGHT_BITS = 2 * DIGIT_BITS
+"""Weights are counted in steps of 2^-60 of the unit."""
+LARGEST_FLOAT, LARGEST_INTEGER = 2.0**64, 2.0**53
+"""What a value may be: no network has larger ones, and beyond 2^53 doubles skip integers."""
 MAPS_BEFORE_COUNTING = 8
 """Slice maps whose weights are kept aside before they are counted entry by entry."""
 
@@ -35,41 +37,34 @@ class RefusedStateError(ValueError):
 class NestedMean:
     """A mean per entry over the states that held it, in memory that does not grow with them.
 
-    `unit` is the weight of a typical client: 1, or about the mean number of examples.
+    Weights of 2^-30 to 2^30 of the `unit` are counted, whole ones exactly.
     """
 
     def __init__(self, unit: float = 1.0) -> None:
         if not 0 < unit < float("inf"):
             raise ValueError(f"unit {unit} is not a positive number")
         self.unit = unit
-        self._totals: dict[str, Sums] = {}
-        self._counts: dict[str, Sums] = {}
+        self._totals: dict[str, ExactSums] = {}
+        self._counts: dict[str, ExactSums] = {}
         self._uncounted: dict[SliceMap, int] = {}
-        self._reach: dict[str, float] = {}
-        self._lightest = 2**63 - 1
 
     def add(self, state: State, slice_map: SliceMap, weight: float = 1.0) -> None:
         """Fold in one client's state, or raise `RefusedStateError` and change nothing."""
         steps = self._weight_steps(weight)
-        _check_form(state, slice_map)
-        reach: dict[str, float] = {}
+        check_form(state, slice_map)
+        for name in slice_map.regions:
+            _check_values(name, state[name])
+        digits = digits_of(steps, -2)
         for name, region in slice_map.regions.items():
-            scale = _scale(region.dtype, steps)
-            peak = self._add(region, state[name], scale)
-            reach[name] = self._reach.get(region.source, 0.0) + peak * scale
-            if not reach[name] <= CAPACITY:
-                self._take_back(reach, state, slice_map, steps)
-                reason = "too-large" if math.isfinite(peak) else "non-finite"
-                raise RefusedStateError(reason, f"{name} holds values up to {peak:g}")
-        for name, sums in reach.items():
-            self._reach[slice_map.regions[name].source] = sums
-        self._lightest = min(self._lightest, steps)
+            if region.source not in self._totals:
+                self._totals[region.source] = ExactSums.of(region)
+            self._totals[region.source].add(region, state[name], _scale(region.dtype), digits)
         self._uncounted[slice_map] = self._uncounted.get(slice_map, 0) + steps
         if len(self._uncounted) > MAPS_BEFORE_COUNTING:
             self._count()
 
     def result(self, previous: State) -> dict[str, Tensor]:
-        """The mean, where anyone held an entry; elsewhere `previous`, exactly.
+        """Return the mean, where anyone held an entry; elsewhere `previous`, exactly.
 
         A mean that differs from `previous` by less than the sums can tell is `previous` too, so
         slices that come back untrained leave the state as it was, bit for bit.
@@ -84,70 +79,57 @@ class NestedMean:
         }
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All sums as flat, named tensors."""
+        """Return all sums as named tensors."""
         self._count()
-        return {
-            "unit": torch.tensor(self.unit, dtype=torch.float64),
-            "lightest": torch.tensor(self._lightest),
-            **{
-                f"reach.{name}": torch.tensor(r, dtype=torch.float64)
-                for name, r in self._reach.items()
-            },
-            **{f"total.{name}": torch.from_numpy(t).clone() for name, t in self._totals.items()},
-            **{f"count.{name}": torch.from_numpy(c).clone() for name, c in self._counts.items()},
-        }
+        state = {"unit": torch.tensor(self.unit, dtype=torch.float64)}
+        for kind, sums in (("total", self._totals), ("count", self._counts)):
+            for name, each in sums.items():
+                state |= {f"{kind}.{key}.{name}": t for key, t in each.state_dict().items()}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self.unit, self._lightest = float(state["unit"]), int(state["lightest"])
-        self._uncounted = {}
-        self._reach = {name: float(tensor) for name, tensor in _under("reach.", state)}
-        self._totals = {name: tensor.numpy().copy() for name, tensor in _under("total.", state)}
-        self._counts = {name: tensor.numpy().copy() for name, tensor in _under("count.", state)}
+        self.unit, self._uncounted = float(state["unit"]), {}
+        self._totals, self._counts = {}, {}
+        for kind, sums in (("total", self._totals), ("count", self._counts)):
+            for key, rows in state.items():
+                if key.startswith(prefix := f"{kind}.rows."):
+                    name = key.removeprefix(prefix)
+                    sums[name] = ExactSums.restored(rows, state[f"{kind}.lowest.{name}"])
 
     def _weight_steps(self, weight: float) -> int:
         relative = weight / self.unit
-        if not 2.0**-10 <= relative <= 2.0**20:
+        if not 2.0**-30 <= relative <= 2.0**30:
             raise RefusedStateError(
                 "weight",
-                f"weight {weight} is not within 2^-10 to 2^20 of the unit {self.unit}; "
+                f"weight {weight} is not within 2^-30 to 2^30 of the unit {self.unit}; "
                 "give NestedMean a typical weight as its unit",
             )
-        return round(relative * (1 << WEIGHT_BITS))
-
-    def _take_back(
-        self, names: Iterable[str], state: State, slice_map: SliceMap, steps: int
-    ) -> None:
-        for name in names:
-            region = slice_map.regions[name]
-            self._add(region, state[name], -_scale(region.dtype, steps))
-
-    def _add(self, region: Region, tensor: Tensor, scale: float) -> float:
-        if region.source not in self._totals:
-            self._totals[region.source] = empty_sums(region)
-        return add_tensor(self._totals[region.source], region, tensor, scale)
+        return round(math.ldexp(relative, WEIGHT_BITS))
 
     def _count(self) -> None:
         """Count the weights kept aside into their entries."""
         for slice_map, steps in self._uncounted.items():
             for region in slice_map.regions.values():
                 if region.source not in self._counts:
-                    self._counts[region.source] = empty_sums(region)
-                add_weight(self._counts[region.source], region, steps)
+                    self._counts[region.source] = ExactSums.of(region)
+                self._counts[region.source].add_weight(region, digits_of(steps, -2))
         self._uncounted = {}
 
     def _mean(self, name: str, previous: Tensor) -> Tensor:
         total, count = self._totals[name], self._counts[name]
         if total.size != previous.numel():
             raise ValueError(f"{name}: {total.size} sums, but {previous.numel()} previous values")
-        per_weight = _scale(previous.dtype, 1)
-        blur = 0.75 / (per_weight * self._lightest)  # half a step each, and room for rounding
-        result = quotient(total, count, per_weight, previous, blur)
+        scale = _scale(previous.dtype)
         if not previous.dtype.is_floating_point:
-            result = result.round()
-        return result.to(previous.device, previous.dtype)
+            mean = quotient(total, count, scale, previous, blur=0.0).round()
+        else:
+            blur = 0.75 / scale  # values are rounded to half a step; and room for rounding
+            mean = quotient(total, count, scale, previous, blur)
+        return mean.to(previous.device, previous.dtype)
 
 
-def _check_form(state: State, slice_map: SliceMap) -> None:
+def check_form(state: State, slice_map: SliceMap) -> None:
+    """Refuse a state with other names, shapes or types than its slice has."""
     missing = sorted(slice_map.regions.keys() - state.keys())
     extra = sorted(state.keys() - slice_map.regions.keys())
     if missing or extra:
@@ -162,10 +144,16 @@ def _check_form(state: State, slice_map: SliceMap) -> None:
             )
 
 
-def _under(prefix: str, state: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
-    return [(key.removeprefix(prefix), t) for key, t in state.items() if key.startswith(prefix)]
+def _check_values(name: str, tensor: Tensor) -> None:
+    if tensor.dtype.is_complex:
+        raise RefusedStateError("dtype", f"{name} is {tensor.dtype}: expected real numbers")
+    largest = peak(tensor)
+    if not math.isfinite(largest):
+        raise RefusedStateError("non-finite", f"{name} holds values up to {largest:g}")
+    if largest > (LARGEST_FLOAT if tensor.dtype.is_floating_point else LARGEST_INTEGER):
+        raise RefusedStateError("too-large", f"{name} holds values up to {largest:g}")
 
 
-def _scale(dtype: torch.dtype, steps: int) -> float:
-    bits = FLOAT_BITS if dtype.is_floating_point else INTEGER_BITS
-    return steps * 2.0 ** (bits - WEIGHT_BITS)
+def _scale(dtype: torch.dtype) -> float:
+    """How many steps a value of 1 is."""
+    return 2.0 ** STEP_BITS.get(dtype, 40) if dtype.is_floating_point else 1.0

@@ -234,12 +234,12 @@ class NestedStrategy(Strategy):
 
     def _fold(self, round: int, replies: Iterable[Reply[Client]]) -> None:
         """Add each reply to the sums as it arrives, then divide."""
-        fold = Fold(self.federation, self.clients, self.submodel_of, self.tally)
+        fold = Fold(self.federation, self.submodel_of, self.state, self.tally)
         for reply in replies:
             fold.add(reply)
             self.observer.replied(round, self.tally.done, self.tally.sampled)
         self.silent = fold.silent
-        self.state = fold.result(round, self.state)
+        self.state = fold.result(round)
 
     # --- evaluation --------------------------------------------------------------------------
 

@@ -82,6 +82,16 @@ def enrol(
     return clients, left_out
 
 
+def _believed(profile: Profile, federation: Federation) -> Profile:
+    """The profile, unless it claims more examples than the config lets a client have."""
+    if profile.examples > federation.max_examples:
+        raise ProtocolError(
+            f"it says that it has {profile.examples} examples: expected at most "
+            f"{federation.max_examples} (max_examples)"
+        )
+    return profile
+
+
 def _profiles(
     grid: Grid, federation: Federation, nodes: Sequence[int], first: bool
 ) -> tuple[dict[int, Profile], dict[int, str]]:
@@ -94,7 +104,7 @@ def _profiles(
     for reply in stream(grid, queries, federation.window, deadline):
         try:
             if reply.message is not None:
-                profiles[reply.to] = Profile.read(reply.message.content)
+                profiles[reply.to] = _believed(Profile.read(reply.message.content), federation)
             elif OtherCodeError.__name__ in reply.detail:
                 raise OtherCodeError(reply.detail)
             else:

@@ -1,9 +1,14 @@
-"""Exact sums of slices: integers, in compiled loops over the runs that a region is made of."""
+"""Exact sums of slices: integers, in compiled loops over the runs that a region is made of.
+
+A sum is kept as digits in base 2^30, a row of int64 for each. Ordinary values of weight 1 need one
+row; a large value, a large weight or a fraction of one takes the rows that it needs. So nothing
+overflows, nothing is rounded away, and no client leaves less room for the next.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,8 +19,8 @@ from torch import Tensor
 
 from models.slicing import Region
 
-CAPACITY = 2.0**62
-"""What a sum may reach."""
+DIGIT_BITS = 30
+BASE, MASK = 2.0**DIGIT_BITS, (1 << DIGIT_BITS) - 1
 PARALLEL_FROM = 1 << 17
 """Values in a tensor from which several threads are used. In a simulation clients keep the cores
 busy: then threads wait for each other longer than one of them needs for a smaller tensor."""
@@ -23,135 +28,249 @@ MAGIC, MAGIC_REACH = 1.5 * 2.0**52, 2.0**50
 """A double this large has no fraction bits: a number below MAGIC_REACH that is added to it comes
 out rounded, in the low bits, which is faster than rounding and converting it, and the same."""
 MAGIC_BITS = np.float64(MAGIC).view(np.int64)
+QUICK_ADDS = 1 << 11
+"""Numbers below MAGIC_REACH that a row takes without passing 2^61."""
+TOP_REACH = 2.0**32
+"""What one number may add to the highest row, so that half a billion of them fit."""
 
-Sums = NDArray[np.int64]
-"""The sums of one global tensor, flat."""
-
-_FORMS: dict[int, tuple[Any, Any, Any]] = {
-    4: (np.float32, np.uint32, np.uint32(2**31 - 1)),
-    8: (np.float64, np.uint64, np.uint64(2**63 - 1)),
-}
-"""By size: a float type, the integers of its size, and the mask of all but its sign bit.
-
-Without its sign a float orders as that integer does, with infinity above all numbers and NaN above
-infinity: one integer maximum finds both the largest magnitude and a bad value.
-"""
+Digits = Mapping[int, int]
+"""A positive number in base 2^30: its digits that are not 0, by their power of 2^30."""
 
 
-def empty_sums(region: Region) -> Sums:
-    return np.zeros(math.prod(region.full), np.int64)
+def digits_of(number: int, lowest: int) -> dict[int, int]:
+    """Return the digits of `number * 2^(30 lowest)`."""
+    digits, power = {}, lowest
+    while number:
+        number, digit = number >> DIGIT_BITS, number & MASK
+        if digit:
+            digits[power] = digit
+        power += 1
+    return digits
 
 
-def add_tensor(total: Sums, region: Region, tensor: Tensor, scale: float) -> float:
-    """Add `tensor * scale`, rounded, to the region's sums; return the tensor's largest magnitude.
+class ExactSums:
+    """The sums of one global tensor, entry by entry.
 
-    Where that is not a number, or beyond what sums can hold, some of it was not added; adding the
-    same with `-scale` takes the rest back, to the bit.
+    `rows[i]` counts 2^(30 (lowest + i)) steps; row 0, of single steps, is always there.
     """
-    values = _flat(tensor)
-    if not values.size:
-        return 0.0
-    floats, bits, magnitude = _FORMS[values.dtype.itemsize]
-    limits = np.array([MAGIC_REACH / abs(scale), CAPACITY / abs(scale)], floats).view(bits)
-    arguments = total, *region.runs, values, values.view(bits), magnitude, scale, limits
-    if values.size < PARALLEL_FROM:
-        peak = _add_runs(*arguments)
-    else:
-        peak = _in_parallel(_add_runs_in_parallel, *arguments)
-    return float(bits(peak).view(floats))
+
+    def __init__(self, size: int) -> None:
+        self.rows: NDArray[np.int64] = np.zeros((1, size), np.int64)
+        self.lowest = 0
+        self._quick_adds = 0
+
+    @classmethod
+    def of(cls, region: Region) -> ExactSums:
+        """Return zeros for the global tensor that a region is part of."""
+        return cls(math.prod(region.full))
+
+    @classmethod
+    def restored(cls, rows: Tensor, lowest: Tensor) -> ExactSums:
+        """Return the sums that a `state_dict` was made of."""
+        sums = cls(0)
+        sums.rows, sums.lowest = rows.numpy().copy(), int(lowest)
+        sums._carry()  # how much room was left is not kept
+        return sums
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"rows": torch.from_numpy(self.rows).clone(), "lowest": torch.tensor(self.lowest)}
+
+    @property
+    def size(self) -> int:
+        return int(self.rows.shape[1])
+
+    def add(self, region: Region, tensor: Tensor, scale: float, weight: Digits) -> None:
+        """Add `tensor * scale`, rounded to whole steps, times the weight; all must be finite."""
+        values = flat(tensor)
+        if not values.size:
+            return
+        reach = peak(tensor) * scale
+        parallel = values.size >= PARALLEL_FROM
+        if weight == {0: 1} and reach <= MAGIC_REACH:
+            row = self.rows[-self.lowest]
+            _run(_QUICK[parallel], parallel, row, *region.runs, values, scale)
+            self._quick_adds += 1
+            if self._quick_adds == QUICK_ADDS:
+                self._carry()
+            return
+        for power, digit in weight.items():
+            top = power + max(0, math.ceil(math.log2(max(1.0, reach * digit / TOP_REACH)) / 30))
+            self._make_rows(power, top)
+            rows = self.rows[power - self.lowest : top - self.lowest + 1]
+            _run(_WIDE[parallel], parallel, rows, *region.runs, values, scale, digit)
+
+    def add_weight(self, region: Region, weight: Digits) -> None:
+        """Add one weight to all entries of a region."""
+        for power, digit in weight.items():
+            self._make_rows(power, power)
+            _add_weight(self.rows[power - self.lowest], *region.runs, digit)
+
+    def numbers(self) -> NDArray[np.float64]:
+        """Return the sums as doubles; equal sums give equal doubles, however they came about."""
+        numbers = self.rows[0].astype(np.float64)
+        if len(self.rows) == 1:
+            return numbers
+        _carry_all(self.rows)
+        self._quick_adds = 0
+        _join(self.rows, numbers)
+        numbers *= BASE**self.lowest
+        return numbers
+
+    def _carry(self) -> None:
+        """Leave room in row 0."""
+        self._make_rows(0, 1)
+        row = -self.lowest
+        self.rows[row + 1] += self.rows[row] >> DIGIT_BITS
+        self.rows[row] &= MASK
+        self._quick_adds = 0
+
+    def _make_rows(self, lowest: int, highest: int) -> None:
+        low, high = min(lowest, self.lowest), max(highest, self.lowest + len(self.rows) - 1)
+        if high - low + 1 > len(self.rows):
+            rows = np.zeros((high - low + 1, self.size), np.int64)
+            rows[self.lowest - low :][: len(self.rows)] = self.rows
+            self.rows, self.lowest = rows, low
 
 
-def add_weight(count: Sums, region: Region, steps: int) -> None:
-    """Add one weight to all entries of a region."""
-    _add_weight(count, *region.runs, steps)
+def quotient(
+    total: ExactSums, count: ExactSums, scale: float, previous: Tensor, blur: float
+) -> Tensor:
+    """Return `total / (count * scale)`, or `previous` where nothing was counted or within `blur`.
 
-
-def quotient(total: Sums, count: Sums, per_weight: float, previous: Tensor, blur: float) -> Tensor:
-    """`total / (count * per_weight)`, or `previous` where nothing was counted or within `blur`."""
+    What double precision cannot tell apart counts as equal, too.
+    """
     before = previous.detach().cpu().double().contiguous().numpy().reshape(-1)
     mean = np.empty_like(before)
-    arguments = total, count, per_weight, before, blur, mean
-    if mean.size < PARALLEL_FROM:
-        _divide(*arguments)
-    else:
-        _in_parallel(_divide_in_parallel, *arguments)
+    parallel = mean.size >= PARALLEL_FROM
+    sums = total.numbers(), count.numbers()
+    _run(_DIVIDE[parallel], parallel, *sums, scale, before, blur, mean)
     return torch.from_numpy(mean).view(previous.shape)
 
 
-def _in_parallel(loop: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a parallel loop and leave torch its threads, which numba sets: they share OpenMP."""
-    threads = torch.get_num_threads()
-    result = loop(*arguments)
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
-    return result
-
-
-def _flat(tensor: Tensor) -> NDArray[np.floating[Any]]:
-    """The values as a flat NumPy array of float32, or of float64 if they are anything else."""
+def flat(tensor: Tensor) -> NDArray[np.floating[Any]]:
+    """Return the values as a flat NumPy array of float32, or of float64 if they are other."""
     if tensor.dtype != torch.float32:
         tensor = tensor.double()
     values: NDArray[np.floating[Any]] = tensor.detach().cpu().numpy().reshape(-1)
     return values
 
 
-@njit(cache=True)
-def _add_run(sums, values, bits, magnitude, scale, limits):  # type: ignore[no-untyped-def]
-    """Add `values * scale`, rounded, unless one is beyond the limit; return the largest's bits."""
-    peak = bits[0] & magnitude
-    for i in range(1, bits.size):
-        peak = max(peak, bits[i] & magnitude)
-    if peak <= limits[0]:
-        for i in range(values.size):
-            sums[i] += np.float64(values[i] * scale + MAGIC).view(np.int64) - MAGIC_BITS
-    elif peak <= limits[1]:
-        for i in range(values.size):
-            sums[i] += np.int64(np.rint(values[i] * scale))
-    return peak
+def peak(tensor: Tensor) -> float:
+    """Return the largest magnitude; NaN if any value is."""
+    if not tensor.numel():
+        return 0.0
+    least, most = torch.aminmax(torch.from_numpy(flat(tensor)))
+    return float(torch.maximum(-least, most))
+
+
+def _run(loop: Callable[..., Any], parallel: bool, *arguments: Any) -> None:
+    """Run a loop and leave torch its threads, which a parallel one sets: they share OpenMP."""
+    threads = torch.get_num_threads() if parallel else 0
+    loop(*arguments)
+    if parallel and torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
 
 
 @njit(cache=True)
-def _add_runs(total, starts, length, values, bits, magnitude, scale, limits):  # type: ignore[no-untyped-def]
-    peaks = np.empty(starts.size, bits.dtype)
+def _add_quick(row, start, values, scale):  # type: ignore[no-untyped-def]
+    sums = row[start : start + values.size]
+    for i in range(values.size):
+        sums[i] += np.float64(values[i] * scale + MAGIC).view(np.int64) - MAGIC_BITS
+
+
+@njit(cache=True)
+def _add_wide(rows, start, values, scale, digit):  # type: ignore[no-untyped-def]
+    """Add each value digit by digit, from the lowest; the highest row takes what is left."""
+    top = rows.shape[0] - 1
+    for i in range(values.size):
+        rest, carry = np.rint(values[i] * scale), np.int64(0)
+        for row in range(top):
+            higher = np.floor(rest / BASE)
+            own = np.int64(rest - higher * BASE)  # exact: both are whole numbers of 53 bits
+            total = rows[row, start + i] + own * digit + carry
+            rows[row, start + i], carry, rest = total & MASK, total >> DIGIT_BITS, higher
+        rows[top, start + i] += np.int64(rest) * digit + carry
+
+
+@njit(cache=True)
+def _quick(row, starts, length, values, scale):  # type: ignore[no-untyped-def]
     for run in range(starts.size):
-        sums, first, last = total[starts[run] :], run * length, (run + 1) * length
-        peaks[run] = _add_run(sums, values[first:last], bits[first:last], magnitude, scale, limits)
-    return peaks.max()
+        _add_quick(row, starts[run], values[run * length : (run + 1) * length], scale)
 
 
 @njit(parallel=True, cache=True)
-def _add_runs_in_parallel(total, starts, length, values, bits, magnitude, scale, limits):  # type: ignore[no-untyped-def]
-    peaks = np.empty(starts.size, bits.dtype)
+def _quick_in_parallel(row, starts, length, values, scale):  # type: ignore[no-untyped-def]
     for run in prange(starts.size):
-        sums, first, last = total[starts[run] :], run * length, (run + 1) * length
-        peaks[run] = _add_run(sums, values[first:last], bits[first:last], magnitude, scale, limits)
-    return peaks.max()
+        _add_quick(row, starts[run], values[run * length : (run + 1) * length], scale)
 
 
 @njit(cache=True)
-def _add_weight(count, starts, length, steps):  # type: ignore[no-untyped-def]
+def _wide(rows, starts, length, values, scale, digit):  # type: ignore[no-untyped-def]
     for run in range(starts.size):
-        entries = count[starts[run] : starts[run] + length]
-        for i in range(length):
-            entries[i] += steps
+        _add_wide(rows, starts[run], values[run * length : (run + 1) * length], scale, digit)
+
+
+@njit(parallel=True, cache=True)
+def _wide_in_parallel(rows, starts, length, values, scale, digit):  # type: ignore[no-untyped-def]
+    for run in prange(starts.size):
+        _add_wide(rows, starts[run], values[run * length : (run + 1) * length], scale, digit)
 
 
 @njit(cache=True)
-def _quotient(total, count, per_weight, before, blur):  # type: ignore[no-untyped-def]
+def _add_weight(row, starts, length, digit):  # type: ignore[no-untyped-def]
+    for run in range(starts.size):
+        entries = row[starts[run] : starts[run] + length]
+        for i in range(length):
+            entries[i] += digit
+
+
+@njit(cache=True)
+def _carry_all(rows):  # type: ignore[no-untyped-def]
+    """Carry, so that only the highest row has digits below 0 or beyond the base."""
+    for row in range(rows.shape[0] - 1):
+        low, high = rows[row], rows[row + 1]
+        for i in range(low.size):
+            high[i] += low[i] >> DIGIT_BITS
+            low[i] &= MASK
+
+
+@njit(cache=True)
+def _join(rows, numbers):  # type: ignore[no-untyped-def]
+    """Join the digits from the highest; those of a negative number as the complement of it."""
+    top = rows.shape[0] - 1
+    for i in range(numbers.size):
+        negative = rows[top, i] < 0
+        number = 0.0
+        for row in range(top, -1, -1):
+            digit = rows[row, i]
+            if negative:
+                digit = (-1 if row == top else MASK) - digit + (row == 0)
+            number = number * BASE + digit
+        numbers[i] = -number if negative else number
+
+
+@njit(cache=True)
+def _quotient(total, count, scale, before, blur):  # type: ignore[no-untyped-def]
     if count > 0:
-        quotient = total / (count * per_weight)
-        if abs(quotient - before) > blur:
-            return quotient
+        mean = total / (count * scale)
+        if not abs(mean - before) <= max(blur, abs(before) * 2.0**-51):  # before may be NaN
+            return mean
     return before
 
 
 @njit(cache=True)
-def _divide(total, count, per_weight, before, blur, mean):  # type: ignore[no-untyped-def]
-    for i in range(total.size):
-        mean[i] = _quotient(total[i], count[i], per_weight, before[i], blur)
+def _divide(total, count, scale, before, blur, mean):  # type: ignore[no-untyped-def]
+    for i in range(mean.size):
+        mean[i] = _quotient(total[i], count[i], scale, before[i], blur)
 
 
 @njit(parallel=True, cache=True)
-def _divide_in_parallel(total, count, per_weight, before, blur, mean):  # type: ignore[no-untyped-def]
-    for i in prange(total.size):
-        mean[i] = _quotient(total[i], count[i], per_weight, before[i], blur)
+def _divide_in_parallel(total, count, scale, before, blur, mean):  # type: ignore[no-untyped-def]
+    for i in prange(mean.size):
+        mean[i] = _quotient(total[i], count[i], scale, before[i], blur)
+
+
+_QUICK = (_quick, _quick_in_parallel)
+_WIDE = (_wide, _wide_in_parallel)
+_DIVIDE = (_divide, _divide_in_parallel)
+"""The loops for one thread, and for several."""

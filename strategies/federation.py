@@ -13,6 +13,7 @@ from models import Slice, State, Task
 from models.slicing import Rounding, WindowKind
 from protocol.records import Work
 from protocol.settings import StatisticsKind, TrainSettings
+from strategies.bounds import UpdateBounds
 from strategies.cost import CostKind
 from strategies.enrolment import Client
 from strategies.planning import Level, Split
@@ -58,6 +59,9 @@ class Federation:
     deadline: float = 0.0
     min_replies: float = 0.5
     weighting: Literal["uniform", "examples"] = "uniform"
+    max_examples: int = 10**8
+    """That a client may say it has."""
+    max_update: UpdateBounds = field(default_factory=UpdateBounds)
     evaluate_every: int = 1
     """Rounds between evaluations on the server; 0 is after the last alone."""
     evaluate_clients_every: int = 0
@@ -99,6 +103,8 @@ class AskTally:
     asked: int = 0
     answered: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    """Answers that were of no use, by reason."""
     down: int = 0
     up: int = 0
 
@@ -133,7 +139,11 @@ class Tally:
             },
             "slices": {str(level): asdict(self.slices[level]) for level in sorted(self.slices)},
             "asked": {
-                what: {**vars(tally), "failed": dict(tally.failed)}
+                what: {
+                    **vars(tally),
+                    "failed": dict(tally.failed),
+                    "refused": dict(tally.refused),
+                }
                 for what, tally in sorted(self.asked.items())
             },
             "train": {"loss": self.loss / self.accepted if self.accepted else None},

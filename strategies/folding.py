@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from statistics import fmean
+from collections.abc import Callable
 
 from flwr.app import Message
 from torch import Tensor
@@ -34,14 +33,14 @@ class Fold:
     def __init__(
         self,
         federation: Federation,
-        clients: Mapping[int, Client],
         submodel_of: Callable[[Client], Submodel],
+        start: State,
         tally: Tally,
     ) -> None:
         self.federation, self.submodel_of, self.tally = federation, submodel_of, tally
-        self.by_examples = federation.weighting == "examples"
-        examples = fmean(client.profile.examples for client in clients.values())
-        self.mean = NestedMean(unit=max(1.0, examples) if self.by_examples else 1.0)
+        self.start = start
+        """The global state that this round's slices were cut from."""
+        self.mean = NestedMean()
         self.silent: set[int] = set()
         """Clients that did not answer."""
         self._losses: dict[int, float] = {}
@@ -61,11 +60,11 @@ class Fold:
             self.tally.refused[refusal.reason] += 1
             self.tally.details[refusal.reason] = str(refusal)
 
-    def result(self, round: int, previous: State) -> dict[str, Tensor]:
+    def result(self, round: int) -> dict[str, Tensor]:
         """The new global state, if enough clients gave a usable reply."""
         self.tally.loss = sum(loss for _, loss in sorted(self._losses.items()))
         self._require_enough(round)
-        return self.mean.result(previous)
+        return self.mean.result(self.start)
 
     def _accept(self, client: Client, message: Message) -> Trained:
         submodel = self.submodel_of(client)
@@ -83,7 +82,9 @@ class Fold:
         check_examples(trained, client)
         if not math.isfinite(trained.loss):
             raise RefusedStateError("non-finite", f"the loss is {trained.loss}")
-        self.mean.add(state, submodel.map, trained.examples if self.by_examples else 1.0)
+        self.federation.max_update.check(state, submodel.map, self.start)
+        by_examples = self.federation.weighting == "examples"
+        self.mean.add(state, submodel.map, trained.examples if by_examples else 1)
         sums.replied += 1
         sums.seconds = max(sums.seconds, trained.seconds)
         return trained

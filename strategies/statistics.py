@@ -29,7 +29,7 @@ def gather_statistics(strategy: NestedStrategy, grid: Grid) -> None:
     if not any(isinstance(module, StaticBatchNorm2d) for module in full.modules()):
         return
     clients, submodel_of = strategy.clients, strategy.submodel_of
-    mean = NestedMean(unit=max(1, *(client.profile.examples for client in clients.values())))
+    mean, tally = NestedMean(), strategy.tally.asked["statistics"]
     found = ask(strategy, grid, "statistics", "query.statistics", submodel_of, strategy.round)
     for number, content in found.items():
         form, mapping = _statistics_of(submodel_of(clients[number]))
@@ -37,9 +37,12 @@ def gather_statistics(strategy: NestedStrategy, grid: Grid) -> None:
             gathered = unpack(content.array_records["arrays"], form)
             report = Trained.read(content)
             check_examples(report, clients[number])
+            strategy.federation.max_update.check(gathered, mapping, strategy.state)
             mean.add(gathered, mapping, report.examples)
-        except (ProtocolError, RefusedStateError, KeyError):
-            continue  # a client that cannot gather is not missed
+        except RefusedStateError as refusal:
+            tally.refused[refusal.reason] += 1
+        except (ProtocolError, KeyError):
+            tally.refused["report"] += 1
     strategy.state = mean.result(strategy.state)
 
 
