@@ -107,7 +107,7 @@ class ExactSums:
 
     def numbers(self) -> NDArray[np.float64]:
         """Return the sums as doubles; equal sums give equal doubles, however they came about."""
-        numbers = self.rows[0].astype(np.float64)
+        numbers: NDArray[np.float64] = self.rows[0].astype(np.float64)
         if len(self.rows) == 1:
             return numbers
         _carry_all(self.rows)
