@@ -35,6 +35,7 @@ def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
         },
         "asked": {
             **{key: sum(each.get(key, 0) for each in asked) for key in ASK_SUMS},
+            "refused": _added(each.get("refused", {}) for each in asked),
             "failed": _added(each.get("failed", {}) for each in asked),
         },
         "levels": {},
@@ -92,7 +93,8 @@ def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
     yield ", ".join([f"replies:     {clients['replied']} of {clients['sampled']}", *lost])
     if asked["asked"]:
         answers = f"tests:       {asked['answered']} of {asked['asked']} answered"
-        yield ", ".join([answers, *_lost(asked, "failed"), f"{decimal(asked['down'])} down"])
+        lost = [*_lost(asked, "refused"), *_lost(asked, "failed")]
+        yield ", ".join([answers, *lost, f"{decimal(asked['down'])} down"])
 
 
 def _lost(counts: Mapping[str, Any], what: str) -> list[str]:

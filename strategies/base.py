@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from models import PREFIX, Window, extract
 from models.slicing import is_running_statistic
-from protocol.records import Evaluation, Work, pack
+from protocol.arrays import pack
+from protocol.records import Evaluation, Work
 from protocol.records import size as size_of
 from strategies.enrolment import Client, enrol
 from strategies.evaluation import evaluate_clients, evaluate_levels
@@ -125,6 +126,8 @@ class NestedStrategy(Strategy):
             self.train_round(number, grid)
             scores = self._evaluations(number, grid)
             metrics = {"round": number, **self.tally.metrics(), **scores}
+            if self.deaf:
+                metrics["left_out"] = {str(node): why for node, why in self.deaf.items()}
             self.observer.finished_round({**metrics, "seconds": time.monotonic() - began})
         return Result()
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from protocol.records import OtherCodeError, Profile, ProtocolError
+from protocol.reading import ProtocolError
+from protocol.records import OtherCodeError, Profile
 from strategies.streaming import stream
 
 if TYPE_CHECKING:

@@ -99,8 +99,21 @@ class AskTally:
     asked: int = 0
     answered: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    problems: dict[int, str] = field(default_factory=dict)
+    """What was wrong with a client's answer, or why there was none."""
     down: int = 0
     up: int = 0
+
+    def fail(self, client: int, reason: str, detail: str) -> None:
+        """Count a client that did not answer."""
+        self.failed[reason] += 1
+        self.problems[client] = f"{reason} {detail}".strip()
+
+    def refuse(self, client: int, reason: str, detail: str) -> None:
+        """Count an answer that cannot be used."""
+        self.refused[reason] += 1
+        self.problems[client] = detail
 
 
 @dataclass
@@ -116,6 +129,8 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     details: dict[str, str] = field(default_factory=dict)
+    problems: dict[int, str] = field(default_factory=dict)
+    """What was wrong with a client's reply, or why there was none."""
     asked: dict[str, AskTally] = field(default_factory=lambda: defaultdict(AskTally))
     """By what was asked besides training."""
 
@@ -126,6 +141,7 @@ class Tally:
                 "replied": self.accepted,
                 "refused": dict(self.refused),
                 "failed": dict(self.failed),
+                "problems": _by_number(self.problems),
             },
             "bytes": {
                 "down": sum(part.down for part in self.slices.values()),
@@ -133,8 +149,17 @@ class Tally:
             },
             "slices": {str(level): asdict(self.slices[level]) for level in sorted(self.slices)},
             "asked": {
-                what: {**vars(tally), "failed": dict(tally.failed)}
+                what: {
+                    **vars(tally),
+                    "failed": dict(tally.failed),
+                    "refused": dict(tally.refused),
+                    "problems": _by_number(tally.problems),
+                }
                 for what, tally in sorted(self.asked.items())
             },
             "train": {"loss": self.loss / self.accepted if self.accepted else None},
         }
+
+
+def _by_number(problems: Mapping[int, str]) -> dict[str, str]:
+    return {str(client): problem for client, problem in sorted(problems.items())}

@@ -13,7 +13,8 @@ from flwr.serverapp import Grid
 from models import Slice, SliceMap, State
 from models.layers import StaticBatchNorm2d
 from models.slicing import is_running_statistic
-from protocol.records import ProtocolError, Trained, unpack
+from protocol.reading import ProtocolError
+from protocol.records import Trained, read_slice
 from strategies.aggregation import NestedMean, RefusedStateError
 from strategies.evaluation import ask
 from strategies.folding import check_examples
@@ -31,15 +32,16 @@ def gather_statistics(strategy: NestedStrategy, grid: Grid) -> None:
     clients, submodel_of = strategy.clients, strategy.submodel_of
     mean = NestedMean(unit=max(1, *(client.profile.examples for client in clients.values())))
     found = ask(strategy, grid, "statistics", "query.statistics", submodel_of, strategy.round)
+    tally = strategy.tally.asked["statistics"]
     for number, content in found.items():
         form, mapping = _statistics_of(submodel_of(clients[number]))
         try:
-            gathered = unpack(content.array_records["arrays"], form)
+            gathered = read_slice(content, form)
             report = Trained.read(content)
             check_examples(report, clients[number])
             mean.add(gathered, mapping, report.examples)
-        except (ProtocolError, RefusedStateError, KeyError):
-            continue  # a client that cannot gather is not missed
+        except (ProtocolError, RefusedStateError) as refusal:
+            tally.refuse(number, refusal.reason, str(refusal))
     strategy.state = mean.result(strategy.state)
 
 

@@ -12,7 +12,8 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 from sklearn.datasets import load_digits
 
-from protocol.records import Profile, ProtocolError
+from protocol.reading import ProtocolError
+from protocol.records import Profile
 from server_app.restored import load_level
 from strategies.federation import FederationError
 from tests.federations import Federate, federate_in

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from client_app.app import own_data, received
 from client_app.evaluation import with_own_statistics
-from protocol.records import ProtocolError, Work, pack, size, unpack
+from protocol.arrays import pack, unpack
+from protocol.reading import ProtocolError
+from protocol.records import Work, size
 from server_app import app as server
 from server_app.config import compose
 from strategies.base import NestedStrategy
