@@ -96,6 +96,7 @@ def federation(config: Config) -> Federation:
         window=config.window,
         deadline=config.deadline,
         min_replies=config.min_replies,
+        missing_levels=config.missing_levels,
         weighting=config.weighting,
         evaluate_every=config.evaluate.every,
         evaluate_clients_every=config.evaluate.clients_every,

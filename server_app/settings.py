@@ -16,6 +16,7 @@ from strategies.cost import CostKind
 WindowKind = Literal["prefix", "upper-right", "lower-left", "lower-right", "middle", "random"]
 """Those of `models.slicing` that stay where they are from round to round."""
 Weighting = Literal["uniform", "examples"]
+MissingLevels = Literal["stop", "warn"]
 
 
 @dataclass(frozen=True)
@@ -181,16 +182,17 @@ class Config:
     clients_per_round: int
     window: int
     deadline: float
-    min_replies: float
+    min_replies: float | None
     weighting: Weighting
     output: str
     name: str | None
     resume: str | None
+    missing_levels: MissingLevels = "stop"
 
     def __post_init__(self) -> None:
         _check_least(self, 1, "rounds", "clients_per_round", "window")
         _check_least(self, 0, "seed", "deadline")
-        if not 0 < self.min_replies <= 1:
+        if self.min_replies is not None and not 0 < self.min_replies <= 1:
             raise ValueError(f"min_replies is {self.min_replies}: expected above 0, to 1")
         if self.clients_per_round > self.fleet.clients:
             raise ValueError(

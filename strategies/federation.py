@@ -17,6 +17,9 @@ from strategies.cost import CostKind
 from strategies.enrolment import Client
 from strategies.planning import Level, Split
 
+DEFAULT_SHARE = 0.5
+"""Of the clients who have come, where `min_replies` names no other."""
+
 
 class FederationError(RuntimeError):
     """A run that cannot go on."""
@@ -56,7 +59,10 @@ class Federation:
     """How many clients to wait for before the first round."""
     window: int = 16
     deadline: float = 0.0
-    min_replies: float = 0.5
+    min_replies: float | None = None
+    """The share of a round's clients that must be there and answer; None is half of whoever is."""
+    missing_levels: Literal["stop", "warn"] = "stop"
+    """What a resumed run does that lacks all clients of a level which it had."""
     weighting: Literal["uniform", "examples"] = "uniform"
     evaluate_every: int = 1
     """Rounds between evaluations on the server; 0 is after the last alone."""
@@ -70,7 +76,17 @@ class Federation:
 
     def needed(self, asked: int) -> int:
         """How many of those asked must give a usable reply."""
-        return max(1, math.ceil(self.min_replies * asked))
+        share = DEFAULT_SHARE if self.min_replies is None else self.min_replies
+        return max(1, math.ceil(share * asked))
+
+    def required(self, clients: int) -> int:
+        """How many clients must be there for a round, of a run that has so many.
+
+        A share that was named is of the clients that were asked for, whether they came or not.
+        """
+        if self.min_replies is None:
+            return self.needed(min(self.clients_per_round, clients))
+        return self.needed(self.clients_per_round)
 
 
 class Observer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -37,18 +38,24 @@ class Reply(Generic[To]):
 
 
 def stream(
-    grid: Grid, outgoing: Iterable[tuple[To, Message]], window: int, deadline: float = 0.0
+    grid: Grid,
+    outgoing: Iterable[tuple[To, Message]],
+    window: int,
+    deadline: float = 0.0,
+    silence: float = math.inf,
 ) -> Iterator[Reply[To]]:
     """Send messages, at most `window` in flight, and give each reply as it arrives.
 
     A message is made when there is room for it. After `deadline` seconds (0: never) whoever has
     not answered is late, what was not sent is not, and what was not fetched yet expires: a node
-    that comes back does not start with the work of a round that is over.
+    that comes back does not start with the work of a round that is over. It is late, too, when
+    nobody has answered for `silence` seconds, or for twice the time of the first answer.
     """
     pending: dict[str, tuple[To, int]] = {}
     waiting = iter(outgoing)
-    end = time.monotonic() + deadline if deadline else float("inf")
-    heard, more = time.monotonic(), True
+    end = time.monotonic() + deadline if deadline else math.inf
+    began = heard = time.monotonic()
+    patience, more = math.inf, True
     while more or pending:
         while more and len(pending) < window and time.monotonic() < end:
             following = next(waiting, None)
@@ -63,7 +70,7 @@ def stream(
                     pending[sent[0]] = to, most
                 else:
                     yield Reply(to, None, "unreachable")
-        if time.monotonic() >= end:
+        if time.monotonic() >= min(end, heard + patience):
             yield from (Reply(to, None, "late") for to, _ in pending.values())
             return
         before = len(pending)
@@ -74,6 +81,7 @@ def stream(
                 yield reply
         now = time.monotonic()
         if len(pending) < before:
+            patience = min(patience, max(silence, 2 * (now - began)))
             heard = now
         elif pending:  # sleep a little of what was waited: so little is lost, and few calls made
             pause = min(max(SHORTEST_PAUSE, PAUSE_SHARE * (now - heard)), LONGEST_PAUSE)

@@ -135,7 +135,7 @@ def shouting(reply: Message) -> Message:
 
 
 def of_unknown_error(reply: Message) -> Message:
-    return Message(Error(10**6, None), reply_to=_question(reply))  # type: ignore[arg-type]
+    return Message(Error(10**6, None), reply_to=_question(reply))
 
 
 def _question(reply: Message) -> Message:

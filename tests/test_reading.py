@@ -52,7 +52,7 @@ arrays = st.builds(
 any_record = st.one_of(
     st.dictionaries(names, st.one_of(numbers, lists), max_size=4).map(MetricRecord),
     st.dictionaries(names, st.one_of(numbers, texts, st.binary(), lists), max_size=4).map(
-        ConfigRecord
+        lambda values: ConfigRecord(dict(values))
     ),
     st.dictionaries(names, arrays, max_size=3).map(ArrayRecord),
 )
