@@ -39,13 +39,15 @@ def reading(what: str, reason: str = "report") -> Iterator[None]:
         raise ProtocolError(f"{what} that cannot be read: {detail}", reason) from None
 
 
-def check_names(found: Collection[str], expected: Collection[str], where: str) -> None:
+def check_names(
+    found: Collection[str], expected: Collection[str], where: str, reason: str = "report"
+) -> None:
     """Raise unless these are the names that belong there, all of them and no others."""
     if set(found) != set(expected):
         names = ", ".join(sorted(expected))
         others = [shown(name) for name in found if name not in expected][:3]
         more = f", and not {' or '.join(others)}" if others else ""
-        raise ProtocolError(f"{where} has {len(found)} parts: expected {names}{more}", "names")
+        raise ProtocolError(f"{where} has {len(found)} parts: expected {names}{more}", reason)
 
 
 def whole(value: object, name: str, least: int = 0, most: int = MOST) -> int:

@@ -132,7 +132,7 @@ class Profile:
     def read(cls, content: RecordDict) -> Profile:
         """A client's profile; anything else is a ProtocolError."""
         with reading("a profile"):
-            check_names(content, (PROFILE,), "the reply")
+            check_names(content, (PROFILE,), "the reply", "names")
             record = _record(content, PROFILE, ConfigRecord)
             check_names(record, ("json",), PROFILE)
             fields = json.loads(text(record["json"], PROFILE, LONGEST_PROFILE))
@@ -187,7 +187,7 @@ class Evaluation:
     def read(cls, content: RecordDict, exits: int) -> Evaluation:
         """A client's test of a network with so many exits; anything else is a ProtocolError."""
         with reading("a report"):
-            check_names(content, (METRICS,), "the reply")
+            check_names(content, (METRICS,), "the reply", "names")
             metrics = _record(content, METRICS, MetricRecord)
             check_names(metrics, ("num-examples", "accuracy", "loss"), METRICS)
             accuracy, loss = metrics["accuracy"], metrics["loss"]
@@ -214,7 +214,7 @@ def _record(content: RecordDict, name: str, kind: type[Kind]) -> Kind:
 def read_slice(content: RecordDict, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a reply that holds them and a report, with the names and shapes of `like`."""
     with reading("a reply"):
-        check_names(content, (ARRAYS, METRICS), "the reply")
+        check_names(content, (ARRAYS, METRICS), "the reply", "names")
         return unpack(_record(content, ARRAYS, ArrayRecord), like)
 
 

@@ -95,6 +95,8 @@ def ask(
         if reply.message is not None:
             found[reply.to.number] = reply.message.content
             tally.up += size(reply.message.content)
+        elif reply.refused:
+            tally.refuse(reply.to.number, reply.failure or "refused", reply.detail)
         else:
             tally.fail(reply.to.number, reply.failure or "failed", reply.detail)
     tally.answered = len(found)

@@ -51,8 +51,9 @@ class Fold:
         self.tally.done += 1
         if reply.message is None:
             reason = reply.failure or "failed"
-            self.silent.add(reply.to.number)
-            self.tally.failed[reason] += 1
+            if not reply.refused:
+                self.silent.add(reply.to.number)
+            (self.tally.refused if reply.refused else self.tally.failed)[reason] += 1
             self.tally.details[reason] = reply.detail
             self.tally.problems[reply.to.number] = f"{reason} {reply.detail}".strip()
             return

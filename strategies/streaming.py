@@ -35,6 +35,8 @@ class Reply(Generic[To]):
     message: Message | None
     failure: str | None = None
     detail: str = ""
+    refused: bool = False
+    """Whether there was an answer, but none that may be looked at: `failure` says why."""
 
 
 def stream(
@@ -112,7 +114,7 @@ def _pulled(grid: Grid, identity: str, to: To, most: int) -> Reply[To] | None:
             answers = list(grid.pull_messages([identity]))
             return _reply(to, answers[0], most) if answers else None
     except ProtocolError as error:
-        return Reply(to, None, error.reason, str(error))
+        return Reply(to, None, error.reason, str(error), refused=True)
 
 
 def _reply(to: To, message: Message, most: int) -> Reply[To]:

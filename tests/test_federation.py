@@ -132,6 +132,10 @@ def without_loss(message: Message, reply: Message) -> Message:
 
 
 def of_another_type(message: Message, reply: Message) -> Message:
+    return with_arrays(reply, lambda flat: flat.half())
+
+
+def of_twice_the_size(message: Message, reply: Message) -> Message:
     return with_arrays(reply, lambda flat: flat.double())
 
 
@@ -141,6 +145,7 @@ def of_another_type(message: Message, reply: Message) -> Message:
         (poisoned, "non-finite"),
         (truncated, "shape"),
         (of_another_type, "shape"),
+        (of_twice_the_size, "too-large"),
         (boasting, "examples"),
         (without_loss, "report"),
     ],
