@@ -14,7 +14,8 @@ from client_app.objectives import objective
 from client_app.training import fit
 from data.clients import ClientData, client_data, device_data
 from models.registry import SlicedNetwork
-from protocol.records import Evaluation, Profile, Trained, Work, pack, unpack
+from protocol.arrays import pack, unpack
+from protocol.records import Evaluation, Profile, Trained, Work
 
 app = ClientApp()
 

@@ -1,34 +1,47 @@
 """The records of query, train and evaluate, as typed objects.
 
-A slice travels as one flat array per dtype: names and shapes follow from the slice itself, which
-both sides build, so only its values cross the wire.
+What the server reads of a reply is here: `Profile.read`, `Trained.read`, `Evaluation.read` and
+`read_slice` return what can be used, or raise ProtocolError, whatever the bytes are.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from data.spec import DatasetSpec
 from models.slicing import Slice
 from models.task import Task
+from protocol.arrays import unpack
 from protocol.code import VERSION, code_hash
+from protocol.reading import (
+    LONGEST_SHOWN,
+    MOST,
+    ProtocolError,
+    check_names,
+    number,
+    reading,
+    shown,
+    text,
+    whole,
+    within,
+)
 from protocol.settings import StatisticsKind, TrainSettings
 
 ARRAYS, WORK, PROFILE, METRICS = "arrays", "work", "profile", "metrics"
-
-
-class ProtocolError(ValueError):
-    """A record that the other side cannot have meant."""
+MOST_CLIENTS = 10**6
+"""That a data set can be parted into."""
+LEAST_BUDGET = 1e-6
+"""Of the full model. What affords less is no device of this fleet, and nothing is that small."""
+LONGEST_PROFILE, LONGEST_WORK = 2_000, 10**6
+"""Bytes of JSON."""
 
 
 class OtherCodeError(ProtocolError):
@@ -73,14 +86,17 @@ class Work:
         )
 
 
-def check_code(code: str, version: int) -> None:
+def check_code(code: object, version: object) -> None:
     """Raise unless the other side runs this protocol and this code."""
     if version != VERSION:
-        raise OtherCodeError(f"protocol version {version} there, {VERSION} here: update one side")
+        raise OtherCodeError(
+            f"protocol version {shown(version)} there, {VERSION} here: update one side"
+        )
     if code != code_hash():
         raise OtherCodeError(
-            f"server and client run different code ({code} and {code_hash()}): in a simulation, "
-            "a SuperLink that was started in another checkout serves that checkout's clients"
+            f"server and client run different code ({shown(code)} and {code_hash()!r}): in a "
+            "simulation, a SuperLink that was started in another checkout serves that checkout's "
+            "clients"
         )
 
 
@@ -100,14 +116,14 @@ class Profile:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        _check_whole(self.partition, 0, "partition")
-        _check_whole(self.partitions, 1, "partitions")
-        _check_whole(self.examples, 0, "examples")
-        if self.examples is None:
-            raise ProtocolError("examples is None: expected a whole number of at least 0")
-        budget = self.budget
-        if budget is not None and not (isinstance(budget, int | float) and 0 < budget < math.inf):
-            raise ProtocolError(f"budget is {budget!r}: expected a number above 0")
+        if self.partitions is not None:
+            whole(self.partitions, "partitions", 1, MOST_CLIENTS)
+        if self.partition is not None:
+            whole(self.partition, "partition", 0, (self.partitions or MOST_CLIENTS) - 1)
+        whole(self.examples, "examples")
+        if self.budget is not None:
+            within(self.budget, "budget", LEAST_BUDGET, MOST)
+        text(self.device, "device", LONGEST_SHOWN)
 
     def record(self) -> ConfigRecord:
         return ConfigRecord({"json": json.dumps(asdict(self))})
@@ -115,17 +131,13 @@ class Profile:
     @classmethod
     def read(cls, content: RecordDict) -> Profile:
         """A client's profile; anything else is a ProtocolError."""
-        try:
-            fields = json.loads(str(content.config_records[PROFILE]["json"]))
+        with reading("a profile"):
+            check_names(content, (PROFILE,), "the reply", "names")
+            record = _record(content, PROFILE, ConfigRecord)
+            check_names(record, ("json",), PROFILE)
+            fields = json.loads(text(record["json"], PROFILE, LONGEST_PROFILE))
             check_code(fields["code"], fields["version"])
             return cls(**fields)
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ProtocolError(f"a profile that cannot be read: {error!r}") from error
-
-
-def _check_whole(value: object, least: int, name: str) -> None:
-    if value is not None and not (type(value) is int and value >= least):
-        raise ProtocolError(f"{name} is {value!r}: expected a whole number of at least {least}")
 
 
 @dataclass(frozen=True)
@@ -143,8 +155,15 @@ class Trained:
 
     @classmethod
     def read(cls, content: RecordDict) -> Trained:
-        metrics = content.metric_records[METRICS]
-        return cls(*(_number(metrics, key) for key in ("num-examples", "loss", "seconds")))  # type: ignore[arg-type]
+        """A client's report of its training; anything else is a ProtocolError."""
+        with reading("a report"):
+            metrics = _record(content, METRICS, MetricRecord)
+            check_names(metrics, ("num-examples", "loss", "seconds"), METRICS)
+            return cls(
+                whole(metrics["num-examples"], "num-examples"),
+                number(metrics["loss"], "loss"),
+                within(metrics["seconds"], "seconds", 0, MOST),
+            )
 
 
 @dataclass(frozen=True)
@@ -165,49 +184,53 @@ class Evaluation:
         )
 
     @classmethod
-    def read(cls, content: RecordDict) -> Evaluation:
-        metrics = content.metric_records[METRICS]
-        accuracy, loss = (metrics[key] for key in ("accuracy", "loss"))
-        if not isinstance(accuracy, list) or not isinstance(loss, list):
-            raise ProtocolError("expected lists of accuracies and losses")
-        if not accuracy or not all(0 <= share <= 1 for share in accuracy):
-            raise ProtocolError(f"accuracies {accuracy}: expected shares from 0 to 1")
-        return cls(int(_number(metrics, "num-examples")), tuple(accuracy), tuple(loss))
+    def read(cls, content: RecordDict, exits: int) -> Evaluation:
+        """A client's test of a network with so many exits; anything else is a ProtocolError."""
+        with reading("a report"):
+            check_names(content, (METRICS,), "the reply", "names")
+            metrics = _record(content, METRICS, MetricRecord)
+            check_names(metrics, ("num-examples", "accuracy", "loss"), METRICS)
+            accuracy, loss = metrics["accuracy"], metrics["loss"]
+            for values in (accuracy, loss):
+                if not isinstance(values, list) or len(values) != exits:
+                    raise ProtocolError(f"{shown(values)} for {exits} exits: expected one of each")
+            return cls(
+                whole(metrics["num-examples"], "num-examples"),
+                tuple(within(share, "accuracy", 0, 1) for share in accuracy),  # type: ignore[union-attr]
+                tuple(number(each, "loss") for each in loss),  # type: ignore[union-attr]
+            )
 
 
-def _number(metrics: MetricRecord, key: str) -> float:
-    value = metrics.get(key)
-    if isinstance(value, int | float):
-        return value
-    raise ProtocolError(f"{key} is {value!r}: expected a number")
+Kind = TypeVar("Kind", ArrayRecord, ConfigRecord, MetricRecord)
 
 
-def pack(state: Mapping[str, Tensor]) -> ArrayRecord:
-    """A slice's tensors as one flat array per dtype, in the order of its names."""
-    groups: dict[str, list[Tensor]] = {}
-    for tensor in state.values():
-        groups.setdefault(_kind(tensor), []).append(tensor.detach().cpu().reshape(-1))
-    return ArrayRecord({kind: Array(torch.cat(flat).numpy()) for kind, flat in groups.items()})
+def _record(content: RecordDict, name: str, kind: type[Kind]) -> Kind:
+    found = content.get(name)
+    if not isinstance(found, kind):
+        raise ProtocolError(f"the reply has no {kind.__name__} {name!r}", "names")
+    return found
 
 
-def unpack(record: ArrayRecord, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a packed slice that has the names, shapes and dtypes of `like`."""
-    expected: dict[str, int] = {}
-    for tensor in like.values():
-        expected[_kind(tensor)] = expected.get(_kind(tensor), 0) + tensor.numel()
-    try:
-        flat = {kind: torch.from_numpy(array.numpy()) for kind, array in record.items()}
-    except Exception as error:  # whatever bytes the other side has sent
-        raise ProtocolError(f"arrays that cannot be read: {error!r}") from error
-    found = {kind: tensor.numel() for kind, tensor in flat.items()}
-    if found != expected or any(_kind(t) != kind or t.ndim != 1 for kind, t in flat.items()):
-        raise ProtocolError(f"a slice of {found} values, expected {expected}")
-    state, taken = {}, dict.fromkeys(flat, 0)
-    for name, tensor in like.items():
-        kind, size = _kind(tensor), tensor.numel()
-        state[name] = flat[kind][taken[kind] : taken[kind] + size].view(tensor.shape)
-        taken[kind] += size
-    return state
+def read_slice(content: RecordDict, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a reply that holds them and a report, with the names and shapes of `like`."""
+    with reading("a reply"):
+        check_names(content, (ARRAYS, METRICS), "the reply", "names")
+        return unpack(_record(content, ARRAYS, ArrayRecord), like)
+
+
+def footprint(content: RecordDict) -> int:
+    """The bytes that a message's content takes in memory, or somewhat less: names count too."""
+    return _bytes_of(content)
+
+
+def _bytes_of(value: object) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, Array):
+        return sum(map(_bytes_of, (value.dtype, value.shape, value.stype, value.data)))
+    if isinstance(value, Mapping):
+        return sum(_bytes_of(key) + _bytes_of(item) for key, item in value.items())
+    return sum(map(_bytes_of, value)) if isinstance(value, list | tuple) else 8
 
 
 def size(content: RecordDict) -> int:
@@ -233,11 +256,12 @@ def _squeeze(text: str) -> bytes:
 
 
 def _expand(packed: bytes) -> str:
-    return zlib.decompressobj(zdict=_usual()).decompress(packed).decode()
-
-
-def _kind(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    """The text that was squeezed: a few bytes may not fill a device's memory."""
+    expander = zlib.decompressobj(zdict=_usual())
+    plain = expander.decompress(packed, LONGEST_WORK)
+    if not expander.eof:
+        raise ProtocolError(f"work that is cut short, or longer than {LONGEST_WORK} bytes")
+    return plain.decode()
 
 
 def _changed(value: Any) -> Any:

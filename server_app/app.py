@@ -96,6 +96,7 @@ def federation(config: Config) -> Federation:
         window=config.window,
         deadline=config.deadline,
         min_replies=config.min_replies,
+        missing_levels=config.missing_levels,
         weighting=config.weighting,
         max_examples=config.max_examples,
         max_update=config.max_update,

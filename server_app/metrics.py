@@ -40,6 +40,7 @@ class ClientCounts(TypedDict, total=False):
     replied: int
     refused: dict[str, int]  # by reason
     failed: dict[str, int]  # by reason
+    problems: dict[str, str]  # by the client's number: what was wrong with its reply
 
 
 class Traffic(TypedDict, total=False):
@@ -55,8 +56,9 @@ class SliceCounts(Traffic, total=False):
 class AskCounts(Traffic, total=False):
     asked: int
     answered: int
+    refused: dict[str, int]  # by reason
     failed: dict[str, int]  # by reason
-    refused: dict[str, int]  # of those answered, by reason
+    problems: dict[str, str]  # by the client's number
 
 
 RoundMetrics = TypedDict(
@@ -68,6 +70,7 @@ RoundMetrics = TypedDict(
         "bytes": Traffic,  # of training
         "slices": dict[str, SliceCounts],  # by the level's number: replies and bytes of its clients
         "asked": dict[str, AskCounts],  # "statistics", "local", "global": besides training
+        "left_out": dict[str, str],  # nodes that are no clients, and why
         "train": dict[str, float],  # "loss": the mean of the clients'
         "levels": dict[str, LevelMetrics],  # by the level's number, from "1", the smallest
         "worst": float,  # accuracy over the levels

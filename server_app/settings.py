@@ -17,6 +17,7 @@ from strategies.cost import CostKind
 WindowKind = Literal["prefix", "upper-right", "lower-left", "lower-right", "middle", "random"]
 """Those of `models.slicing` that stay where they are from round to round."""
 Weighting = Literal["uniform", "examples"]
+MissingLevels = Literal["stop", "warn"]
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class Config:
     clients_per_round: int
     window: int
     deadline: float
-    min_replies: float
+    min_replies: float | None
     weighting: Weighting
     output: str
     name: str | None
@@ -190,13 +191,14 @@ class Config:
     max_examples: int = 10**8
     """That a client may say it has; a run saved before this was a setting lacks it."""
     max_update: UpdateBounds = field(default_factory=UpdateBounds)
+    missing_levels: MissingLevels = "stop"
 
     def __post_init__(self) -> None:
         _check_least(self, 1, "rounds", "clients_per_round", "window")
         _check_least(self, 0, "seed", "deadline")
         if not 1 <= self.max_examples <= 2**30:
             raise ValueError(f"max_examples is {self.max_examples}: expected 1 to 2^30")
-        if not 0 < self.min_replies <= 1:
+        if self.min_replies is not None and not 0 < self.min_replies <= 1:
             raise ValueError(f"min_replies is {self.min_replies}: expected above 0, to 1")
         if self.clients_per_round > self.fleet.clients:
             raise ValueError(

@@ -35,6 +35,7 @@ def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
         },
         "asked": {
             **{key: sum(each.get(key, 0) for each in asked) for key in ASK_SUMS},
+            "refused": _added(each.get("refused", {}) for each in asked),
             "failed": _added(each.get("failed", {}) for each in asked),
             "refused": _added(each.get("refused", {}) for each in asked),
         },

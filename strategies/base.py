@@ -21,8 +21,10 @@ from torch import Tensor, nn
 
 from models import PREFIX, Window, extract
 from models.slicing import is_running_statistic
-from protocol.records import Evaluation, Work, pack
+from protocol.arrays import pack
+from protocol.records import Evaluation, Work
 from protocol.records import size as size_of
+from strategies.attendance import Attendance
 from strategies.enrolment import Client, enrol
 from strategies.evaluation import evaluate_clients, evaluate_levels
 from strategies.federation import Federation, FederationError, Observer, Tally
@@ -61,6 +63,7 @@ class NestedStrategy(Strategy):
         self.clients: dict[int, Client] = {}
         self.deaf: dict[int, str] = {}  # nodes that are no clients, and why
         self.silent: set[int] = set()  # clients that did not answer in this round
+        self.attendance = Attendance(federation)
         self.tally = Tally(0)
         self.ratios = federation.ratios
         self.levels: list[Level] = []
@@ -115,9 +118,11 @@ class NestedStrategy(Strategy):
         if not self.clients:
             reasons = "; ".join(f"node {node}: {why}" for node, why in self.deaf.items())
             raise FederationError(f"no client has come: {reasons or 'no node is there'}")
+        self.attendance.require_clients(len(self.clients), self.deaf)
         if not self.levels:
             self.ratios = self._ratios_of_the_clients()
             self._begin()
+        self.attendance.require_levels(self._levels_of(self.clients), self.deaf)
         self.observer.started(self.levels, self.clients)
         self.summary()
         for number in range(self.round + 1, self.federation.rounds + 1):
@@ -125,6 +130,8 @@ class NestedStrategy(Strategy):
             self.train_round(number, grid)
             scores = self._evaluations(number, grid)
             metrics = {"round": number, **self.tally.metrics(), **scores}
+            if self.deaf:
+                metrics["left_out"] = {str(node): why for node, why in self.deaf.items()}
             self.observer.finished_round({**metrics, "seconds": time.monotonic() - began})
         return Result()
 
@@ -196,8 +203,8 @@ class NestedStrategy(Strategy):
         if online - self.deaf.keys() - {client.node for client in self.clients.values()}:
             self.enrol(grid, patience=0)
         available = [number for number, client in self.clients.items() if client.node in online]
-        wanted = min(self.federation.clients_per_round, len(self.clients))
-        if len(available) < (needed := self.federation.needed(wanted)):
+        self.attendance.note(round, self._levels_of(available))
+        if len(available) < (needed := self.federation.required(len(self.clients))):
             raise FederationError(
                 f"round {round}: {len(available)} of {len(self.clients)} clients are online, "
                 f"{needed} are needed"
@@ -205,6 +212,9 @@ class NestedStrategy(Strategy):
         sampled = self.sample(round, available)
         self.tally = Tally(len(sampled))
         return self._counted(self.messages("train", sampled, self.submodel_of, round))
+
+    def _levels_of(self, numbers: Iterable[int]) -> set[int]:
+        return {self.level_of(self.clients[number]) for number in numbers}
 
     def _counted(
         self, messages: Iterable[tuple[Client, Message]]
@@ -274,6 +284,7 @@ class NestedStrategy(Strategy):
         return {
             "round": torch.tensor(self.round),
             "ratios": torch.tensor(self.ratios or (), dtype=torch.float64),
+            "held": torch.tensor(sorted(self.attendance.held)),
             **{f"state.{k}": v for k, v in self.state.items()},
         }
 
@@ -295,6 +306,7 @@ class NestedStrategy(Strategy):
                 f"{max(0, len(different) - 3)} more differ"
             )
         self.state, self.round = dict(state), int(tensors["round"])
+        self.attendance.held = set(tensors["held"].tolist()) if "held" in tensors else set()
 
     def summary(self) -> None:
         """Say what the levels are, and who trains them."""

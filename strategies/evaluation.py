@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from protocol.records import Evaluation, ProtocolError, size
+from protocol.reading import ProtocolError
+from protocol.records import Evaluation, size
 from strategies.enrolment import Client
 from strategies.streaming import stream
 from strategies.submodels import Submodel
@@ -47,13 +47,17 @@ def evaluate_clients(
     answers: dict[str, Any] = {"levels": dict(metrics.get("levels", {}))}
     whole = strategy.submodels.at(strategy.levels[-1].number)
     level_of = {number: strategy.level_of(client) for number, client in strategy.clients.items()}
+    models: dict[str, Callable[[Client], Submodel]]
     models = {"local": strategy.submodel_of, "global": lambda client: whole}
     for kind, submodel_of in models.items():
         found = ask(strategy, grid, kind, "evaluate", submodel_of, round)
         scores = {}
         for number, content in sorted(found.items()):
-            with suppress(ProtocolError, KeyError):  # one that says nonsense is not counted
-                scores[number] = Evaluation.read(content).accuracy[-1]
+            exits = submodel_of(strategy.clients[number]).level.slice.exits
+            try:
+                scores[number] = Evaluation.read(content, len(exits or (1,))).accuracy[-1]
+            except ProtocolError as error:
+                strategy.tally.asked[kind].refuse(number, error.reason, str(error))
         if scores:
             answers[kind] = fmean(scores.values())
         for level in sorted({level_of[number] for number in scores}):
@@ -91,7 +95,9 @@ def ask(
         if reply.message is not None:
             found[reply.to.number] = reply.message.content
             tally.up += size(reply.message.content)
+        elif reply.refused:
+            tally.refuse(reply.to.number, reply.failure or "refused", reply.detail)
         else:
-            tally.failed[reply.failure or "failed"] += 1
+            tally.fail(reply.to.number, reply.failure or "failed", reply.detail)
     tally.answered = len(found)
     return found

@@ -18,6 +18,9 @@ from strategies.cost import CostKind
 from strategies.enrolment import Client
 from strategies.planning import Level, Split
 
+DEFAULT_SHARE = 0.5
+"""Of the clients who have come, where `min_replies` names no other."""
+
 
 class FederationError(RuntimeError):
     """A run that cannot go on."""
@@ -57,7 +60,10 @@ class Federation:
     """How many clients to wait for before the first round."""
     window: int = 16
     deadline: float = 0.0
-    min_replies: float = 0.5
+    min_replies: float | None = None
+    """The share of a round's clients that must be there and answer; None is half of whoever is."""
+    missing_levels: Literal["stop", "warn"] = "stop"
+    """What a resumed run does that lacks all clients of a level which it had."""
     weighting: Literal["uniform", "examples"] = "uniform"
     max_examples: int = 10**8
     """That a client may say it has."""
@@ -74,7 +80,17 @@ class Federation:
 
     def needed(self, asked: int) -> int:
         """How many of those asked must give a usable reply."""
-        return max(1, math.ceil(self.min_replies * asked))
+        share = DEFAULT_SHARE if self.min_replies is None else self.min_replies
+        return max(1, math.ceil(share * asked))
+
+    def required(self, clients: int) -> int:
+        """How many clients must be there for a round, of a run that has so many.
+
+        A share that was named is of the clients that were asked for, whether they came or not.
+        """
+        if self.min_replies is None:
+            return self.needed(min(self.clients_per_round, clients))
+        return self.needed(self.clients_per_round)
 
 
 class Observer:
@@ -104,9 +120,20 @@ class AskTally:
     answered: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    """Answers that were of no use, by reason."""
+    problems: dict[int, str] = field(default_factory=dict)
+    """What was wrong with a client's answer, or why there was none."""
     down: int = 0
     up: int = 0
+
+    def fail(self, client: int, reason: str, detail: str) -> None:
+        """Count a client that did not answer."""
+        self.failed[reason] += 1
+        self.problems[client] = f"{reason} {detail}".strip()
+
+    def refuse(self, client: int, reason: str, detail: str) -> None:
+        """Count an answer that cannot be used."""
+        self.refused[reason] += 1
+        self.problems[client] = detail
 
 
 @dataclass
@@ -122,6 +149,8 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     details: dict[str, str] = field(default_factory=dict)
+    problems: dict[int, str] = field(default_factory=dict)
+    """What was wrong with a client's reply, or why there was none."""
     asked: dict[str, AskTally] = field(default_factory=lambda: defaultdict(AskTally))
     """By what was asked besides training."""
 
@@ -132,6 +161,7 @@ class Tally:
                 "replied": self.accepted,
                 "refused": dict(self.refused),
                 "failed": dict(self.failed),
+                "problems": _by_number(self.problems),
             },
             "bytes": {
                 "down": sum(part.down for part in self.slices.values()),
@@ -143,8 +173,13 @@ class Tally:
                     **vars(tally),
                     "failed": dict(tally.failed),
                     "refused": dict(tally.refused),
+                    "problems": _by_number(tally.problems),
                 }
                 for what, tally in sorted(self.asked.items())
             },
             "train": {"loss": self.loss / self.accepted if self.accepted else None},
         }
+
+
+def _by_number(problems: Mapping[int, str]) -> dict[str, str]:
+    return {str(client): problem for client, problem in sorted(problems.items())}

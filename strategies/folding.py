@@ -9,7 +9,8 @@ from flwr.app import Message
 from torch import Tensor
 
 from models import State
-from protocol.records import ProtocolError, Trained, unpack
+from protocol.reading import ProtocolError
+from protocol.records import Trained, read_slice
 from protocol.records import size as size_of
 from strategies.aggregation import NestedMean, RefusedStateError
 from strategies.enrolment import Client
@@ -49,9 +50,11 @@ class Fold:
         self.tally.done += 1
         if reply.message is None:
             reason = reply.failure or "failed"
-            self.silent.add(reply.to.number)
-            self.tally.failed[reason] += 1
+            if not reply.refused:
+                self.silent.add(reply.to.number)
+            (self.tally.refused if reply.refused else self.tally.failed)[reason] += 1
             self.tally.details[reason] = reply.detail
+            self.tally.problems[reply.to.number] = f"{reason} {reply.detail}".strip()
             return
         try:
             self._losses[reply.to.number] = self._accept(reply.to, reply.message).loss
@@ -59,6 +62,7 @@ class Fold:
         except RefusedStateError as refusal:
             self.tally.refused[refusal.reason] += 1
             self.tally.details[refusal.reason] = str(refusal)
+            self.tally.problems[reply.to.number] = str(refusal)
 
     def result(self, round: int) -> dict[str, Tensor]:
         """The new global state, if enough clients gave a usable reply."""
@@ -72,13 +76,9 @@ class Fold:
         sums = self.tally.slices[submodel.number]
         sums.up += size_of(content)
         try:
-            trained = Trained.read(content)
-        except (ProtocolError, KeyError) as error:
-            raise RefusedStateError("report", str(error)) from None
-        try:
-            state = unpack(content.array_records["arrays"], submodel.form)
-        except (ProtocolError, KeyError) as error:
-            raise RefusedStateError("shape", str(error)) from None
+            trained, state = Trained.read(content), read_slice(content, submodel.form)
+        except ProtocolError as error:
+            raise RefusedStateError(error.reason, str(error)) from None
         check_examples(trained, client)
         if not math.isfinite(trained.loss):
             raise RefusedStateError("non-finite", f"the loss is {trained.loss}")

@@ -13,7 +13,8 @@ from flwr.serverapp import Grid
 from models import Slice, SliceMap, State
 from models.layers import StaticBatchNorm2d
 from models.slicing import is_running_statistic
-from protocol.records import ProtocolError, Trained, unpack
+from protocol.reading import ProtocolError
+from protocol.records import Trained, read_slice
 from strategies.aggregation import NestedMean, RefusedStateError
 from strategies.evaluation import ask
 from strategies.folding import check_examples
@@ -34,15 +35,13 @@ def gather_statistics(strategy: NestedStrategy, grid: Grid) -> None:
     for number, content in found.items():
         form, mapping = _statistics_of(submodel_of(clients[number]))
         try:
-            gathered = unpack(content.array_records["arrays"], form)
+            gathered = read_slice(content, form)
             report = Trained.read(content)
             check_examples(report, clients[number])
             strategy.federation.max_update.check(gathered, mapping, strategy.state)
             mean.add(gathered, mapping, report.examples)
-        except RefusedStateError as refusal:
-            tally.refused[refusal.reason] += 1
-        except (ProtocolError, KeyError):
-            tally.refused["report"] += 1
+        except (ProtocolError, RefusedStateError) as refusal:
+            tally.refuse(number, refusal.reason, str(refusal))
     strategy.state = mean.result(strategy.state)
 
 

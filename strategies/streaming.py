@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -11,10 +12,17 @@ from typing import Generic, TypeVar
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from protocol.reading import ProtocolError, reading
+from protocol.records import footprint
+
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
 """Seconds between two looks for replies."""
 PAUSE_SHARE = 0.02
 """A pause, as a share of the time since the last reply."""
+ALLOWANCE = 2**16
+"""Bytes that a reply may have over its message: it holds no more than the slice that was sent."""
+LONGEST_REASON = 20_000
+"""Letters of an error, from its end, that are looked at."""
 
 To = TypeVar("To")
 
@@ -27,21 +35,29 @@ class Reply(Generic[To]):
     message: Message | None
     failure: str | None = None
     detail: str = ""
+    refused: bool = False
+    """Whether there was an answer, but none that may be looked at: `failure` says why."""
 
 
 def stream(
-    grid: Grid, outgoing: Iterable[tuple[To, Message]], window: int, deadline: float = 0.0
+    grid: Grid,
+    outgoing: Iterable[tuple[To, Message]],
+    window: int,
+    deadline: float = 0.0,
+    silence: float = math.inf,
 ) -> Iterator[Reply[To]]:
     """Send messages, at most `window` in flight, and give each reply as it arrives.
 
     A message is made when there is room for it. After `deadline` seconds (0: never) whoever has
     not answered is late, what was not sent is not, and what was not fetched yet expires: a node
-    that comes back does not start with the work of a round that is over.
+    that comes back does not start with the work of a round that is over. It is late, too, when
+    nobody has answered for `silence` seconds, or for twice the time of the first answer.
     """
-    pending: dict[str, To] = {}
+    pending: dict[str, tuple[To, int]] = {}
     waiting = iter(outgoing)
-    end = time.monotonic() + deadline if deadline else float("inf")
-    heard, more = time.monotonic(), True
+    end = time.monotonic() + deadline if deadline else math.inf
+    began = heard = time.monotonic()
+    patience, more = math.inf, True
     while more or pending:
         while more and len(pending) < window and time.monotonic() < end:
             following = next(waiting, None)
@@ -50,19 +66,24 @@ def stream(
                 to, message = following
                 if deadline:
                     message.metadata.ttl = max(0.0, end - time.monotonic()) + 1.0
+                most = footprint(message.content) + ALLOWANCE
                 sent = [identity for identity in grid.push_messages([message]) if identity]
                 if sent:
-                    pending[sent[0]] = to
+                    pending[sent[0]] = to, most
                 else:
                     yield Reply(to, None, "unreachable")
-        if time.monotonic() >= end:
-            yield from (Reply(to, None, "late") for to in pending.values())
+        if time.monotonic() >= min(end, heard + patience):
+            yield from (Reply(to, None, "late") for to, _ in pending.values())
             return
-        arrived = list(grid.pull_messages(list(pending))) if pending else []
-        for answer in arrived:
-            yield _reply(pending.pop(answer.metadata.reply_to_message_id), answer)
+        before = len(pending)
+        for identity, (to, most) in list(pending.items()):
+            reply = _pulled(grid, identity, to, most)
+            if reply is not None:
+                del pending[identity]
+                yield reply
         now = time.monotonic()
-        if arrived:
+        if len(pending) < before:
+            patience = min(patience, max(silence, 2 * (now - began)))
             heard = now
         elif pending:  # sleep a little of what was waited: so little is lost, and few calls made
             pause = min(max(SHORTEST_PAUSE, PAUSE_SHARE * (now - heard)), LONGEST_PAUSE)
@@ -82,11 +103,28 @@ FAILURES = {
 }
 
 
-def _reply(to: To, message: Message) -> Reply[To]:
-    if not message.has_error():
-        return Reply(to, message)
-    error = message.error
-    return Reply(to, None, FAILURES.get(error.code, f"error-{error.code}"), _brief(error.reason))
+def _pulled(grid: Grid, identity: str, to: To, most: int) -> Reply[To] | None:
+    """The reply to one message, if it has come.
+
+    They are pulled one by one: Flower puts messages together from what nodes have sent, and one
+    that cannot be put together would take all others that were pulled with it along.
+    """
+    try:
+        with reading("a message", "unreadable"):
+            answers = list(grid.pull_messages([identity]))
+            return _reply(to, answers[0], most) if answers else None
+    except ProtocolError as error:
+        return Reply(to, None, error.reason, str(error), refused=True)
+
+
+def _reply(to: To, message: Message, most: int) -> Reply[To]:
+    if message.has_error():
+        error = message.error
+        detail = _brief((error.reason or "")[-LONGEST_REASON:])
+        return Reply(to, None, FAILURES.get(error.code, f"error-{error.code}"), detail)
+    if (size := footprint(message.content)) > most:
+        raise ProtocolError(f"{size} bytes, expected at most {most}", "too-large")
+    return Reply(to, message)
 
 
 def _brief(reason: str | None) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Error, Message, RecordDict
 from sklearn.datasets import load_digits
 
-from protocol.records import Profile, ProtocolError
+from protocol.reading import ProtocolError
+from protocol.records import Profile
 from server_app.restored import load_level
+from strategies import enrolment
+from strategies.base import NestedStrategy
 from strategies.federation import FederationError
 from tests.federations import Federate, federate_in
 from tests.grids import Fault, InProcessGrid
@@ -207,3 +211,175 @@ def test_without_test_parts_no_client_is_asked(federate: Federate) -> None:
 def test_a_profile_is_read_as_it_was_written() -> None:
     profile = Profile(3, 8, 120, 0.25, "cpu")
     assert Profile.read(RecordDict({"profile": profile.record()})) == profile
+
+
+# --- who must be there at the start --------------------------------------------------------------
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that do not wait long for more nodes."""
+    monkeypatch.setattr(NestedStrategy.start, "__defaults__", (1.0,))
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_start_with_fewer_clients_than_min_replies_names_stops(federate: Federate) -> None:
+    odd = saying(lambda client, said: said | {"examples": -1} if client == 0 else said)
+    with pytest.raises(FederationError) as stopped:
+        federate("fleet.clients=3 clients_per_round=3 min_replies=1.0", InProcessGrid(2, odd))
+    told = str(stopped.value)
+    assert "1 of 3 clients have come, but rounds of 3 need 3 (min_replies 1.0)" in told
+    assert "node 5: examples is -1" in told
+    assert "clients_per_round, or min_replies" in told
+
+
+@pytest.mark.usefixtures("soon")
+def test_rounds_that_sample_few_of_many_need_as_many_as_they_sample(federate: Federate) -> None:
+    overrides = "rounds=1 fleet.clients=8 clients_per_round=2 min_replies=1.0"
+    _, lines = federate(overrides, InProcessGrid(2))
+    assert lines[0]["clients"]["replied"] == 2
+    with pytest.raises(FederationError, match="1 of 8 clients have come"):
+        federate(overrides, InProcessGrid(1))
+
+
+@pytest.mark.usefixtures("soon")
+def test_by_default_a_run_trains_with_whoever_comes(federate: Federate) -> None:
+    _, lines = federate("rounds=1 fleet.clients=20 clients_per_round=20", InProcessGrid(2))
+    assert lines[0]["clients"]["replied"] == 2
+
+
+def test_a_round_needs_the_share_of_the_clients_that_were_asked_for(federate: Federate) -> None:
+    with pytest.raises(FederationError, match="round 2: 1 of 4 clients are online, 3 are needed"):
+        federate("min_replies=0.75", Shrinking(4))
+
+
+# --- nodes that are silent, and resumed runs that lack them ---------------------------------------
+
+
+class Swallowing(InProcessGrid):
+    """A grid whose last node does not answer its first few questions."""
+
+    def __init__(self, nodes: int, questions: int) -> None:
+        super().__init__(nodes, self.swallow)
+        self.nodes, self.left = nodes, questions
+
+    def swallow(self, client: int, message: Message, reply: Message) -> Message | None:
+        if message.metadata.message_type == "query" and client == self.nodes - 1 and self.left:
+            self.left -= 1
+            return None
+        return reply
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enrolment, "ASK_AGAIN", (0.2, 0.2, 0.2))
+
+
+NEVER = 10**9
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_node_that_is_silent_is_asked_again_and_named(
+    federate: Federate, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = Swallowing(4, questions=1)
+    with caplog.at_level("WARNING", logger="flwr"):
+        strategy, _ = federate("rounds=1", grid)
+    assert sorted(strategy.clients) == [0, 1, 2, 3]
+    silent = strategy.clients[3].node
+    assert f"no answer from node {silent}" in caplog.text
+    assert "restart its SuperNode" in caplog.text
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_node_that_never_answers_is_left_out_with_what_to_do(federate: Federate) -> None:
+    strategy, lines = federate("rounds=1", Swallowing(4, NEVER))
+    assert sorted(strategy.clients) == [0, 1, 2]
+    (why,) = strategy.deaf.values()
+    assert "online, but no answer" in why
+    assert "restart its SuperNode" in why
+    assert list(lines[0]["left_out"].values()) == [why]
+
+
+class OneBehind(InProcessGrid):
+    """A grid whose last node sends each reply only when it is given the next message.
+
+    So does a SuperNode that holds the reply of a run which has ended (Flower 1.41 sends one reply
+    for each message that it fetches).
+    """
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__(nodes)
+        self.behind = list(self.contexts)[-1]
+        self.held: Message | None = None
+        self.ready: dict[str, Message] = {}
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        sent = list(messages)
+        identities = list(super().push_messages(sent))
+        for identity, message in zip(identities, sent, strict=True):
+            if message.metadata.dst_node_id == self.behind:
+                if self.held is not None:
+                    self.ready[self.held.metadata.reply_to_message_id] = self.held
+                self.held = self._answer(self.waiting.pop(identity))
+        return identities
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        (identity,) = message_ids
+        if identity in self.ready:
+            return [self.ready.pop(identity)]
+        return super().pull_messages([identity])
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_node_that_is_one_reply_behind_is_left_out_and_no_round_waits_for_it(
+    federate: Federate,
+) -> None:
+    strategy, lines = federate("", OneBehind(4))
+    assert sorted(strategy.clients) == [0, 1, 2]
+    assert [line["clients"]["replied"] for line in lines] == [3, 3]
+    assert "restart its SuperNode" in "".join(strategy.deaf.values())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_resumed_run_that_lacks_a_level_stops_and_says_what_to_do(
+    federate: Federate, tmp_path: Path
+) -> None:
+    federate("rounds=1 name=lost")
+    resume = f"resume={tmp_path / 'lost'} rounds=2"
+    with pytest.raises(FederationError) as stopped:
+        federate(resume, Swallowing(4, NEVER))
+    told = str(stopped.value)
+    assert "no client holds level 4 any more" in told
+    assert "node 296: online, but no answer" in told
+    assert "missing_levels=warn" in told
+    strategy, lines = federate(f"{resume} missing_levels=warn", Swallowing(4, NEVER))
+    assert sorted(strategy.clients) == [0, 1, 2]
+    assert [line["round"] for line in lines] == [1, 2]
+    assert strategy.attendance.held == {1, 2, 3, 4}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_resumed_run_waits_for_an_answer_to_its_second_question(
+    federate: Federate, tmp_path: Path
+) -> None:
+    whole, _ = federate("rounds=2 train.schedule=constant")
+    federate("rounds=1 name=half train.schedule=constant")
+    resumed, _ = federate(f"resume={tmp_path / 'half'} rounds=2", Swallowing(4, questions=1))
+    assert all(torch.equal(whole.state[name], resumed.state[name]) for name in whole.state)
+
+
+def test_a_checkpoint_that_does_not_know_its_levels_is_resumed(federate: Federate) -> None:
+    strategy, _ = federate("rounds=1")
+    old = {name: tensor for name, tensor in strategy.state_dict().items() if name != "held"}
+    strategy.load_state_dict(old)
+    assert strategy.attendance.held == set()
+
+
+def test_a_level_that_loses_its_last_client_in_a_run_is_told_once(
+    federate: Federate, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", logger="flwr"):
+        federate("rounds=3 min_replies=0.25", Shrinking(4))
+    told = [record.getMessage() for record in caplog.records if "no client of" in record.msg]
+    assert told == ["round 2: no client of levels 2, 3, 4 is online"]

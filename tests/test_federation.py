@@ -14,7 +14,9 @@ from torch import Tensor
 
 from client_app.app import own_data, received
 from client_app.evaluation import with_own_statistics
-from protocol.records import ProtocolError, Work, pack, size, unpack
+from protocol.arrays import pack, unpack
+from protocol.reading import ProtocolError
+from protocol.records import Work, size
 from server_app import app as server
 from server_app.config import compose
 from strategies.base import NestedStrategy
@@ -130,6 +132,10 @@ def without_loss(message: Message, reply: Message) -> Message:
 
 
 def of_another_type(message: Message, reply: Message) -> Message:
+    return with_arrays(reply, lambda flat: flat.half())
+
+
+def of_twice_the_size(message: Message, reply: Message) -> Message:
     return with_arrays(reply, lambda flat: flat.double())
 
 
@@ -139,6 +145,7 @@ def of_another_type(message: Message, reply: Message) -> Message:
         (poisoned, "non-finite"),
         (truncated, "shape"),
         (of_another_type, "shape"),
+        (of_twice_the_size, "too-large"),
         (boasting, "examples"),
         (without_loss, "report"),
     ],

@@ -1,0 +1,72 @@
+"""A slice's tensors on the wire: one flat array per dtype, in the order of its names.
+
+Names and shapes follow from the slice itself, which both sides build: only values are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from io import BytesIO
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+from numpy.lib import format as npy
+from torch import Tensor
+
+from protocol.reading import ProtocolError, reading, shown
+
+LONGEST_HEADER = 512
+"""Bytes that NumPy writes before the values: 128 for a flat array."""
+
+
+def pack(state: Mapping[str, Tensor]) -> ArrayRecord:
+    """A slice's tensors as one flat array per dtype, in the order of its names."""
+    groups: dict[str, list[Tensor]] = {}
+    for tensor in state.values():
+        groups.setdefault(_kind(tensor), []).append(tensor.detach().cpu().reshape(-1))
+    return ArrayRecord({kind: Array(torch.cat(flat).numpy()) for kind, flat in groups.items()})
+
+
+def unpack(record: ArrayRecord, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a packed slice that has the names, shapes and dtypes of `like`."""
+    expected: dict[str, int] = {}
+    for tensor in like.values():
+        expected[_kind(tensor)] = expected.get(_kind(tensor), 0) + tensor.numel()
+    with reading("arrays", "shape"):
+        if set(record) != set(expected):
+            found = [shown(kind) for kind in list(record)[:3]]
+            raise ProtocolError(f"arrays of {found}, expected {list(expected)}", "shape")
+        flat = {kind: _flat(record[kind], kind, size) for kind, size in expected.items()}
+    state, taken = {}, dict.fromkeys(flat, 0)
+    for name, tensor in like.items():
+        kind, size = _kind(tensor), tensor.numel()
+        state[name] = flat[kind][taken[kind] : taken[kind] + size].view(tensor.shape)
+        taken[kind] += size
+    return state
+
+
+def _flat(array: Array, kind: str, size: int) -> Tensor:
+    """The values of an array that must be flat, of a dtype and of a size.
+
+    Its own word on these is not taken: NumPy would make room for as many values as the header
+    names, however few follow. So the header is read first, and the bytes are counted.
+    """
+    dtype = np.dtype(kind)
+    room = dtype.itemsize * size
+    if not room < len(array.data) <= room + LONGEST_HEADER:
+        raise ProtocolError(f"{len(array.data)} bytes of {kind}, expected {size} values", "shape")
+    opened = BytesIO(array.data)
+    if npy.read_magic(opened) != (1, 0):
+        raise ProtocolError("arrays of another format than .npy 1.0", "shape")
+    header = npy.read_array_header_1_0(opened, max_header_size=LONGEST_HEADER)
+    left = len(array.data) - opened.tell()
+    if header != ((size,), False, dtype) or left != room:
+        found = f"{shown(header[0])} of {shown(header[2])} in {left} bytes"
+        raise ProtocolError(f"a slice of {found}, expected {size} values of {kind}", "shape")
+    # A copy, which may be written to, as tensors are.
+    return torch.from_numpy(np.frombuffer(array.data, dtype, size, opened.tell()).copy())
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,89 @@
+"""Reading what another side has sent: whatever its bytes are, a value comes of it or an error.
+
+This is the one place where foreign bytes meet our code. Whoever reads a reply does so inside
+`reading`, checks each value with the functions below, and so raises nothing but ProtocolError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+MOST = 2**53
+"""The largest whole number that a record may hold: up to it, floats are exact."""
+LONGEST_SHOWN = 80
+"""Characters of a foreign value or an error that a message repeats."""
+
+
+class ProtocolError(ValueError):
+    """A record that the other side cannot have meant; `reason` is the word it is counted under."""
+
+    def __init__(self, text: str, reason: str = "report") -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+@contextmanager
+def reading(what: str, reason: str = "report") -> Iterator[None]:
+    """Turn whatever goes wrong while foreign bytes are read into a ProtocolError.
+
+    Everything is caught, because no list of exceptions is complete: nested brackets end in a
+    RecursionError, long numbers in a ValueError or an OverflowError, sizes in a MemoryError.
+    """
+    try:
+        yield
+    except ProtocolError:
+        raise
+    except Exception as error:
+        detail = f"{type(error).__name__}: {str(error)[:LONGEST_SHOWN]}"
+        raise ProtocolError(f"{what} that cannot be read: {detail}", reason) from None
+
+
+def check_names(
+    found: Collection[str], expected: Collection[str], where: str, reason: str = "report"
+) -> None:
+    """Raise unless these are the names that belong there, all of them and no others."""
+    if set(found) != set(expected):
+        names = ", ".join(sorted(expected))
+        others = [shown(name) for name in found if name not in expected][:3]
+        more = f", and not {' or '.join(others)}" if others else ""
+        raise ProtocolError(f"{where} has {len(found)} parts: expected {names}{more}", reason)
+
+
+def whole(value: object, name: str, least: int = 0, most: int = MOST) -> int:
+    """The value, if it is a whole number in that range."""
+    if type(value) is int and least <= value <= most:
+        return value
+    raise ProtocolError(f"{name} is {shown(value)}: expected a whole number, {least} to {most}")
+
+
+def number(value: object, name: str) -> float:
+    """The value, if it is a number; one that is infinite, or none, is left to the caller."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise ProtocolError(f"{name} is {shown(value)}: expected a number")
+
+
+def within(value: object, name: str, least: float, most: float) -> float:
+    """The value, if it is a number in that range."""
+    if least <= number(value, name) <= most:
+        return number(value, name)
+    raise ProtocolError(f"{name} is {shown(value)}: expected a number, {least:g} to {most:g}")
+
+
+def text(value: object, name: str, longest: int) -> str:
+    """The value, if it is a text that is not too long."""
+    if isinstance(value, str) and len(value) <= longest:
+        return value
+    raise ProtocolError(f"{name} is {shown(value)}: expected a text of at most {longest} letters")
+
+
+def shown(value: object) -> str:
+    """A foreign value, as far as a message has room for it."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    if isinstance(value, list | tuple | dict):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, str | bytes) and len(value) > LONGEST_SHOWN:
+        return f"{value[:LONGEST_SHOWN]!r} and {len(value) - LONGEST_SHOWN} more"
+    return repr(value)[: 2 * LONGEST_SHOWN]
