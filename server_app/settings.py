@@ -129,10 +129,15 @@ class FleetConfig:
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
-        """The clients divided by the shares, to within one client."""
+        """The clients divided by the shares, to within one client; few go where they do most."""
         total = sum(self.shares)
         ends = [round(self.clients * end / total) for end in accumulate(self.shares)]
         counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        wanted = [tier for tier, share in enumerate(self.shares) if share > 0]
+        if self.clients < len(wanted):
+            # One each: the largest tier, the smallest, then those between, the smaller first.
+            served = [wanted[-1], *wanted[:-1]][: self.clients]
+            counts = [int(tier in served) for tier in range(len(self.shares))]
         return tuple(Tier(b, n) for b, n in zip(self.budgets, counts, strict=True))
 
     def tier_of(self, client: int) -> int:
@@ -186,6 +191,7 @@ class Config:
     output: str
     name: str | None
     resume: str | None
+    require_full_model: bool = True
 
     def __post_init__(self) -> None:
         _check_least(self, 1, "rounds", "clients_per_round", "window")

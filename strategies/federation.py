@@ -58,6 +58,8 @@ class Federation:
     deadline: float = 0.0
     min_replies: float = 0.5
     weighting: Literal["uniform", "examples"] = "uniform"
+    require_full_model: bool = True
+    """Whether a run stops where devices say what they afford, and none affords the full model."""
     evaluate_every: int = 1
     """Rounds between evaluations on the server; 0 is after the last alone."""
     evaluate_clients_every: int = 0
