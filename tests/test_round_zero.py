@@ -13,7 +13,7 @@ from flwr.app import Message
 from rich.console import Console
 from safetensors.torch import save_file
 
-from models import Slice, build
+from models import build
 from nestfl.display import round_line
 from nestfl.progress import RunState
 from protocol.records import Work
@@ -33,7 +33,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A backbone of resnet20 for digits, of another seed than any run's."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(99)
-        net = build("resnet20", 10, in_channels=1, slice=Slice())
+        net = build("resnet20", 10, in_channels=1, norm="bn-running")
     file = tmp_path_factory.mktemp("weights") / "resnet20.safetensors"
     save_file(net.state_dict(), file)
     return file
