@@ -20,8 +20,12 @@ class Lines:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._warned = False
 
     def update(self, state: RunState, finished: list[dict[str, Any]]) -> None:
+        if state.lacks and not self._warned:
+            self._console.out(lacks_line(state.lacks), highlight=False)
+            self._warned = True
         for record in finished:
             self._console.out(round_line(record, state), highlight=False)
 
@@ -56,7 +60,8 @@ class Bars:
             )
         done, of = state.replies or (0, None)
         self._progress.update(self._replies, total=of, completed=done)
-        self._levels.plain = levels_line(state.accuracies)
+        lines = [lacks_line(state.lacks), levels_line(state.accuracies)]
+        self._levels.plain = "\n".join(filter(None, lines))
 
 
 class Silence:
@@ -94,6 +99,11 @@ def round_line(record: dict[str, Any], state: RunState) -> str:
 def levels_line(accuracies: dict[str, float]) -> str:
     shown = [f"{level}: {100 * accuracy:.1f} %" for level, accuracy in accuracies.items()]
     return "accuracy of level " + ", ".join(shown) if shown else ""
+
+
+def lacks_line(lacks: dict[str, str]) -> str:
+    shown = [f"level {level} ({lack})" for level, lack in lacks.items()]
+    return f"Warning: no client holds {', '.join(shown)}" if shown else ""
 
 
 def time_left(state: RunState) -> str:

@@ -19,7 +19,7 @@ from data.inputs import Inputs, read_inputs
 from data.spec import DatasetSpec
 from inference import Answers
 from nestfl.prediction import TO_THE_END, Outcome, Plan, Predictor, Result, compare
-from server_app.restored import load_level
+from server_app.restored import RestoredLevel, load_level
 
 SHOWN = 10
 """Answers that are printed; a file has them all."""
@@ -89,6 +89,12 @@ class Report:
 def predict(request: Request) -> Report:
     """Answer as asked, and write what was asked for."""
     level = load_level(request.run, request.level)
+    if level.untrained:
+        Console(stderr=True).out(
+            f"nestfl predict: warning: level {level.number} is untrained: no client had trained it "
+            f"by round {level.round}",
+            highlight=False,
+        )
     inputs = _inputs(request, level.dataset)
     if not len(inputs.data):
         raise PredictError(f"nothing to answer for: {request.inputs} holds no inputs")
@@ -158,7 +164,7 @@ def _answers_table(report: Report) -> Table:
 
 def _summary(report: Report, result: Result) -> str:
     level = report.predictor.level
-    parts = [f"Level {level.number} after round {level.round}: {len(report.inputs.data)} inputs"]
+    parts = [f"{_title(level)}: {len(report.inputs.data)} inputs"]
     if result.accuracy is not None:
         parts.append(f"accuracy {result.accuracy:.2%}")
     parts.append(f"{result.macs / 1e6:.2f} M MACs each, {result.share:.3f} of the full cost")
@@ -169,9 +175,14 @@ def _summary(report: Report, result: Result) -> str:
     return ", ".join([*parts, ended]) + "."
 
 
+def _title(level: RestoredLevel) -> str:
+    mark = " (untrained)" if level.untrained else ""
+    return f"Level {level.number}{mark} after round {level.round}"
+
+
 def _outcomes_table(report: Report) -> Table:
     level = report.predictor.level
-    table = Table(title=f"Level {level.number} after round {level.round}: budgets")
+    table = Table(title=f"{_title(level)}: budgets")
     left = f"% left at {'/'.join(map(str, level.exits))}"
     for heading in ("budget", "accuracy", "M MACs", "share", "ms", "speed-up", left):
         table.add_column(heading, justify="right")
@@ -228,6 +239,7 @@ def as_json(report: Report) -> str:
     found: dict[str, Any] = {
         "level": level.number,
         "round": level.round,
+        **({"untrained": True} if level.untrained else {}),
         "exits": level.exits,
         "macs_by_exit": report.predictor.macs.exits,
         "full_macs": report.predictor.macs.full,

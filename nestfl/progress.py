@@ -55,15 +55,18 @@ class RunState:
     replies: tuple[int, int] | None = None
     """Replies that have come in the current round, and those expected."""
     accuracies: dict[str, float] = field(default_factory=dict)
-    """Each level's accuracy at the last evaluation."""
+    """Each level's accuracy at the last evaluation, by its number, which may be marked."""
+    lacks: dict[str, str] = field(default_factory=dict)
+    """The levels that nobody holds, and what that makes of them."""
     reason: str | None = None
     """Why the run stopped before its end."""
     _ends: list[float] = field(default_factory=list)
 
     def take_event(self, event: dict[str, Any], now: float) -> None:
         match event:
-            case {"event": "start", "rounds": int(rounds)}:
+            case {"event": "start", "rounds": int(rounds), **rest}:
                 self.rounds = rounds
+                self.lacks = dict(rest.get("lacks", {}))
                 self._ends = [now]
             case {"event": "reply", "done": int(done), "of": int(of)}:
                 self.replies = (done, of)
@@ -126,12 +129,15 @@ class Follower:
 
 
 def accuracies_of(record: dict[str, Any]) -> dict[str, float]:
-    """Each level's accuracy in a round's record; none where the round was not evaluated."""
+    """Each level's accuracy in a round's record; none where the round was not evaluated.
+
+    A level that nobody holds is marked: "4 (untrained)".
+    """
     levels = record.get("levels")
     if not isinstance(levels, dict):
         return {}
     return {
-        str(level): float(values["accuracy"])
+        f"{level} ({values['lack']})" if "lack" in values else str(level): float(values["accuracy"])
         for level, values in levels.items()
         if isinstance(values, dict) and isinstance(values.get("accuracy"), (int, float))
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from data.clients import global_test
 from models.task import Task
 from protocol.records import Evaluation
 from server_app import checkpoint
+from server_app.checkout import start_of_paths
 from server_app.config import Config, compose, seen_from
 from server_app.observer import Recorder
 from server_app.record import RunRecord
@@ -27,16 +29,20 @@ from strategies.planning import Split
 from strategies.registry import strategy
 
 app = ServerApp()
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that run_config's `hydra` asks for."""
-    started_in = Path(os.environ.get("NESTFL_STARTED_IN", "."))  # see client_app/__init__.py
-    config = compose(seen_from(started_in, str(context.run_config.get("hydra", ""))))
+    simulated_in = os.environ.get("NESTFL_STARTED_IN")  # see client_app/__init__.py
+    start = Path(simulated_in or ".")
     directory = str(context.run_config.get("run-dir", ""))
-    config = replace(config, output=str(started_in / config.output))
-    run(grid, config, started_in / directory if directory else None)
+    if simulated_in and not directory:
+        start = start_of_paths(start)
+    config = compose(seen_from(start, str(context.run_config.get("hydra", ""))))
+    config = replace(config, output=str(start / config.output))
+    run(grid, config, start / directory if directory else None)
 
 
 def run(grid: Grid, config: Config, directory: Path | None = None) -> NestedStrategy:
@@ -45,6 +51,7 @@ def run(grid: Grid, config: Config, directory: Path | None = None) -> NestedStra
     with (
         RunRecord.resume(config, start) if start else RunRecord.create(config, directory)
     ) as record:
+        log.info("This run's directory is %s", record.directory)
         recorder = Recorder(record, config)
         chosen = strategy(config.strategy.name)
         federated = chosen(federation(config), evaluator(config), recorder)

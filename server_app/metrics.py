@@ -30,6 +30,7 @@ LevelMetrics = TypedDict(
         "accuracy": float,  # of the level's own answer, its last exit
         "local": float,  # mean over the level's clients of their own model on their own test part
         "global": float,  # the same of the full model
+        "lack": str,  # "untrained" or "no client", if nobody holds it (strategies/fleet.py)
     },
     total=False,
 )
@@ -64,7 +65,7 @@ class AskCounts(Traffic, total=False):
 RoundMetrics = TypedDict(
     "RoundMetrics",
     {
-        "round": int,  # from 1
+        "round": int,  # from 1; 0 is the start from pre-trained weights, before any training
         "seconds": float,
         "clients": ClientCounts,
         "bytes": Traffic,  # of training
@@ -73,7 +74,7 @@ RoundMetrics = TypedDict(
         "left_out": dict[str, str],  # nodes that are no clients, and why
         "train": dict[str, float],  # "loss": the mean of the clients'
         "levels": dict[str, LevelMetrics],  # by the level's number, from "1", the smallest
-        "worst": float,  # accuracy over the levels
+        "worst": float,  # accuracy over the levels that clients hold
         "mean": float,
         "local": float,  # over all clients
         "global": float,

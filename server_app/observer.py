@@ -13,6 +13,7 @@ from server_app.record import RunRecord
 from strategies.base import NestedStrategy
 from strategies.enrolment import Client
 from strategies.federation import Observer
+from strategies.fleet import lacks
 from strategies.planning import Level
 
 
@@ -24,12 +25,14 @@ class Recorder(Observer):
 
     def started(self, levels: Sequence[Level], clients: Mapping[int, Client]) -> None:
         partitions = [client.profile.partitions or 0 for client in clients.values()]
+        lacking = lacks(self.strategy) if self.strategy else {}
         self._tell(
             event="start",
             rounds=self.config.rounds,
             levels=len(levels),
             nodes=len(clients),
             partitions=max(partitions) or None,
+            **({"lacks": lacking} if lacking else {}),
         )
 
     def replied(self, round: int, done: int, of: int) -> None:
@@ -37,7 +40,8 @@ class Recorder(Observer):
 
     def finished_round(self, metrics: Mapping[str, Any]) -> None:
         number, every = metrics["round"], self.config.checkpoint.every
-        if self.strategy and (number % every == 0 or number == self.config.rounds):
+        due = number % every == 0 or number == self.config.rounds
+        if self.strategy and number and due:  # round 0 is the start, which any new run has
             tensors, keep = self.strategy.state_dict(), self.config.checkpoint.keep
             state = {"metrics": dict(metrics)}
             checkpoint.save(self.record.checkpoints, number, tensors, state, keep)

@@ -37,6 +37,8 @@ class RestoredLevel:
     round: int
     outdated_statistics: bool
     """Whether its static norms' statistics are of earlier weights: an evaluation gathers them."""
+    untrained: bool = False
+    """Whether no client had trained it when the checkpoint was written."""
 
     @property
     def exits(self) -> tuple[int, ...]:
@@ -69,6 +71,7 @@ def load_level(path: Path, number: int | None = None) -> RestoredLevel:
         settings=config.train,
         round=saved.round,
         outdated_statistics=static and "levels" not in saved.state.get("metrics", {}),
+        untrained=number in trained.untrained,
     )
 
 

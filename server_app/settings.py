@@ -131,10 +131,15 @@ class FleetConfig:
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
-        """The clients divided by the shares, to within one client."""
+        """The clients divided by the shares, to within one client; few go where they do most."""
         total = sum(self.shares)
         ends = [round(self.clients * end / total) for end in accumulate(self.shares)]
         counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        wanted = [tier for tier, share in enumerate(self.shares) if share > 0]
+        if self.clients < len(wanted):
+            # One each: the largest tier, the smallest, then those between, the smaller first.
+            served = [wanted[-1], *wanted[:-1]][: self.clients]
+            counts = [int(tier in served) for tier in range(len(self.shares))]
         return tuple(Tier(b, n) for b, n in zip(self.budgets, counts, strict=True))
 
     def tier_of(self, client: int) -> int:

@@ -20,7 +20,7 @@ PLAIN_WIDTH = 120
 
 
 def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
-    """Sums over all rounds, and the newest value of each score."""
+    """Sums over all rounds, the newest value of each score, and what the start was worth."""
     clients: list[Any] = [line.get("clients", {}) for line in lines]
     asked: list[Any] = [each for line in lines for each in line.get("asked", {}).values()]
     summary: dict[str, Any] = {
@@ -37,7 +37,6 @@ def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
             **{key: sum(each.get(key, 0) for each in asked) for key in ASK_SUMS},
             "refused": _added(each.get("refused", {}) for each in asked),
             "failed": _added(each.get("failed", {}) for each in asked),
-            "refused": _added(each.get("refused", {}) for each in asked),
         },
         "levels": {},
     }
@@ -46,7 +45,12 @@ def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
             if line.get(score) is not None:
                 summary[score] = line[score]
         for level, metrics in line.get("levels", {}).items():
-            summary["levels"].setdefault(level, {}).update(metrics)
+            known = summary["levels"].setdefault(level, {})
+            if "accuracy" in metrics:
+                known.pop("lack", None)  # clients may have come since
+            known.update(metrics)
+            if line["round"] == 0:
+                known["start"] = metrics.get("accuracy")
     return summary
 
 
@@ -72,14 +76,17 @@ def show(record: RunRecord, summary: Mapping[str, Any], console: Console | None 
 def _table(levels: Mapping[str, Any], plain: bool) -> Table:
     exits = sorted({unit for level in levels.values() for unit in level.get("exits", {})}, key=int)
     on_clients = [score for score in ("local", "global") if _any_has(levels, score)]
+    start = ["start"] if _any_has(levels, "start") else []
     table = Table(box=None if plain else box.SIMPLE_HEAD)
-    for column in ("level", *(f"exit {unit}" for unit in exits), "accuracy", *on_clients):
+    for column in ("level", *start, *(f"exit {unit}" for unit in exits), "accuracy", *on_clients):
         table.add_column(column, justify="right")
     for number in sorted(levels, key=int):
         level = levels[number]
         by_exit = [level.get("exits", {}).get(unit, {}).get("accuracy") for unit in exits]
+        at_start = [level.get(score) for score in start]
         scores = [level.get(score) for score in ("accuracy", *on_clients)]
-        table.add_row(number, *map(_percent, by_exit), *map(_percent, scores))
+        cells = map(_percent, (*at_start, *by_exit, *scores))
+        table.add_row(f"{level.get('lack', '')} {number}".strip(), *cells)
     return table
 
 
@@ -87,6 +94,8 @@ def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
     names = [name for name in ("worst", "mean", "local", "global") if name in summary]
     if names:
         yield "accuracy:    " + ", ".join(f"{name} {_percent(summary[name])}" for name in names)
+    if lacking := [number for number, level in summary["levels"].items() if "lack" in level]:
+        yield f"left out:    level {', '.join(lacking)} of worst and mean, for no client holds it"
     clients, asked, traffic = summary["clients"], summary["asked"], summary["bytes"]
     yield f"time:        {summary['rounds']} rounds in {summary['seconds']:.1f} s"
     yield f"bytes:       {decimal(traffic.get('down', 0))} down, {decimal(traffic.get('up', 0))} up"

@@ -6,9 +6,7 @@ fold the replies as they arrive, divide, evaluate. What a method does differentl
 
 from __future__ import annotations
 
-import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +26,7 @@ from strategies.attendance import Attendance
 from strategies.enrolment import Client, enrol
 from strategies.evaluation import evaluate_clients, evaluate_levels
 from strategies.federation import Federation, FederationError, Observer, Tally
+from strategies.fleet import describe, require_full_model
 from strategies.folding import Fold
 from strategies.planning import (
     Level,
@@ -40,8 +39,6 @@ from strategies.planning import (
 from strategies.statistics import gather_statistics
 from strategies.streaming import Reply, stream
 from strategies.submodels import Submodel, Submodels
-
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
 class NestedStrategy(Strategy):
@@ -67,6 +64,7 @@ class NestedStrategy(Strategy):
         self.tally = Tally(0)
         self.ratios = federation.ratios
         self.levels: list[Level] = []
+        self.untrained: set[int] = set()  # levels of which no client has sent a usable reply yet
         if self.ratios or federation.widths or federation.splits:
             self._begin()
 
@@ -125,6 +123,9 @@ class NestedStrategy(Strategy):
         self.attendance.require_levels(self._levels_of(self.clients), self.deaf)
         self.observer.started(self.levels, self.clients)
         self.summary()
+        require_full_model(self)
+        if self.federation.weights is not None and not self.round:
+            self.observer.finished_round(self._evaluation_of_the_start(grid))
         for number in range(self.round + 1, self.federation.rounds + 1):
             began = time.monotonic()
             self.train_round(number, grid)
@@ -145,13 +146,15 @@ class NestedStrategy(Strategy):
         """Make the levels and the first global state."""
         federation = self.federation
         self.levels = self.plan()
+        self.untrained = {level.number for level in self.levels}
         self.submodels = Submodels(federation.task, self.levels, self.private)
         self.state = self.submodels.initial_state(federation.seed, federation.weights)
 
     def _ratios_of_the_clients(self) -> tuple[float, ...]:
         """What the levels may cost, by what the clients afford (Task 1 of ScaleFL)."""
         budgets = [min(1.0, self._budget_of(client)) for client in self.clients.values()]
-        return cluster_budgets(budgets, 1.0, self.federation.levels).ratios
+        # The full model is a level in any case: `require_full_model` judges whether one may lack.
+        return cluster_budgets([*budgets, 1.0], 1.0, self.federation.levels).ratios
 
     def _tier_of(self, client: Client) -> int:
         """By the client alone: who else is there may change."""
@@ -168,6 +171,7 @@ class NestedStrategy(Strategy):
         messages = self._begin_round(number, grid)
         window, deadline = self.federation.window, self.federation.deadline
         self._fold(number, stream(grid, messages, window, deadline))
+        self.untrained -= {level for level, part in self.tally.slices.items() if part.replied}
         self.round = number
 
     def sample(self, round: int, available: Sequence[int]) -> list[int]:
@@ -266,6 +270,18 @@ class NestedStrategy(Strategy):
             metrics |= evaluate_clients(self, round, grid, metrics)
         return metrics
 
+    def _evaluation_of_the_start(self, grid: Grid) -> dict[str, Any]:
+        """What pre-trained weights are worth when they are cut into levels: round 0.
+
+        The statistics that static norms need for it are not kept, so that it changes no bit.
+        """
+        began, state = time.monotonic(), self.state
+        self.before_evaluation(grid)
+        scores = evaluate_levels(self)
+        self.state = state
+        asked = {key: value for key, value in self.tally.metrics().items() if key == "asked"}
+        return {"round": 0, **asked, **scores, "seconds": time.monotonic() - began}
+
     def _due(self, round: int, every: int) -> bool:
         return round == self.federation.rounds or (every > 0 and round % every == 0)
 
@@ -285,6 +301,7 @@ class NestedStrategy(Strategy):
             "round": torch.tensor(self.round),
             "ratios": torch.tensor(self.ratios or (), dtype=torch.float64),
             "held": torch.tensor(sorted(self.attendance.held)),
+            **({"untrained": torch.tensor(sorted(self.untrained))} if self.untrained else {}),
             **{f"state.{k}": v for k, v in self.state.items()},
         }
 
@@ -307,22 +324,11 @@ class NestedStrategy(Strategy):
             )
         self.state, self.round = dict(state), int(tensors["round"])
         self.attendance.held = set(tensors["held"].tolist()) if "held" in tensors else set()
+        self.untrained = set(tensors["untrained"].tolist()) if "untrained" in tensors else set()
 
     def summary(self) -> None:
         """Say what the levels are, and who trains them."""
-        counts = Counter(map(self.level_of, self.clients.values()))
-        full = self.levels[-1].cost.of(self.federation.cost)
-        for level in self.levels:
-            log.info(
-                "level %d: %d units of width %g, %.3g of the full cost, %d clients",
-                level.number,
-                level.split.depth,
-                level.split.width,
-                level.cost.of(self.federation.cost) / full,
-                counts[level.number],
-            )
-        if len(self.clients) < self.federation.clients:
-            log.warning("%d of %d clients are there", len(self.clients), self.federation.clients)
+        describe(self)
 
     # --- Flower's phases of a round: here `start` runs it as one, and folds while replies come ---
 

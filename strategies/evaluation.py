@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from protocol.reading import ProtocolError
 from protocol.records import Evaluation, size
 from strategies.enrolment import Client
+from strategies.fleet import lacks
 from strategies.streaming import stream
 from strategies.submodels import Submodel
 
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
 
 
 def evaluate_levels(strategy: NestedStrategy) -> dict[str, Any]:
-    """Every level and every exit on the global test set; worst and mean over levels (NeFL)."""
+    """Every level and every exit on the global test set; worst and mean over levels (NeFL).
+
+    A level that nobody holds says so, and is left out of worst and mean.
+    """
     levels: dict[str, Any] = {}
+    lacking = lacks(strategy)
     for level in strategy.levels:
         found = strategy.evaluate_on_server(strategy.network(level.number))
         exits = level.slice.exits or (strategy.federation.task.units,)
@@ -32,8 +37,9 @@ def evaluate_levels(strategy: NestedStrategy) -> dict[str, Any]:
                 str(unit): {"accuracy": accuracy, "loss": loss}
                 for unit, accuracy, loss in zip(exits, found.accuracy, found.loss, strict=True)
             },
+            **({"lack": lacking[level.number]} if level.number in lacking else {}),
         }
-    accuracies = [level["accuracy"] for level in levels.values()]
+    accuracies = [level["accuracy"] for level in levels.values() if "lack" not in level]
     return {"levels": levels, "worst": min(accuracies), "mean": fmean(accuracies)}
 
 
@@ -42,13 +48,16 @@ def evaluate_clients(
 ) -> dict[str, Any]:
     """ScaleFL's local and global accuracy: own level and full model, on each client.
 
-    Both are means over clients: over all of them, and over those of each level.
+    Both are means over clients: over all of them, and over those of each level. A full model that
+    is untrained is not tested.
     """
     answers: dict[str, Any] = {"levels": dict(metrics.get("levels", {}))}
     whole = strategy.submodels.at(strategy.levels[-1].number)
     level_of = {number: strategy.level_of(client) for number, client in strategy.clients.items()}
     models: dict[str, Callable[[Client], Submodel]]
     models = {"local": strategy.submodel_of, "global": lambda client: whole}
+    if lacks(strategy).get(whole.number) == "untrained":
+        del models["global"]
     for kind, submodel_of in models.items():
         found = ask(strategy, grid, kind, "evaluate", submodel_of, round)
         scores = {}

@@ -63,7 +63,8 @@ class Federation:
     min_replies: float | None = None
     """The share of a round's clients that must be there and answer; None is half of whoever is."""
     missing_levels: Literal["stop", "warn"] = "stop"
-    """What a resumed run does that lacks all clients of a level which it had."""
+    """What a run does where no device affords the full model, by its own word, or where it was
+    resumed and a level has lost all its clients."""
     weighting: Literal["uniform", "examples"] = "uniform"
     max_examples: int = 10**8
     """That a client may say it has."""

@@ -335,8 +335,9 @@ def test_tiers_divide_the_fleet_by_its_shares(clients: int, shares: list[int]) -
     fleet = FleetConfig(clients, budgets, tuple(map(float, shares)))
     counts = [tier.clients for tier in fleet.tiers]
     assert sum(counts) == clients
-    for count, share in zip(counts, shares, strict=True):
-        assert abs(count - clients * share / sum(shares)) <= 1
+    if clients >= sum(share > 0 for share in shares):  # fewer: tests/test_fleet.py
+        for count, share in zip(counts, shares, strict=True):
+            assert abs(count - clients * share / sum(shares)) <= 1
     tiers = [fleet.tier_of(client) for client in range(clients)]
     assert tiers == sorted(tiers)
     assert [tiers.count(tier) for tier in range(len(shares))] == counts

@@ -168,7 +168,9 @@ def test_devices_with_files_of_their_own_train_what_they_afford(
         context.node_config["data"] = str(tmp_path / "own.npz")
         if budget:
             context.node_config["budget"] = budget
-    strategy, lines = federate("rounds=1 fleet.clients=2 clients_per_round=2", grid)
+    strategy, lines = federate(
+        "rounds=1 fleet.clients=2 clients_per_round=2 missing_levels=warn", grid
+    )
     named, measured = strategy.clients.values()
     assert strategy.level_of(named) == 2
     assert measured.profile.budget is not None
