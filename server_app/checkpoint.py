@@ -114,7 +114,7 @@ def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
     found = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

@@ -309,6 +309,8 @@ class NestedStrategy(Strategy):
                 level.cost.of(self.federation.cost) / full,
                 counts[level.number],
             )
+        devices = Counter(client.profile.device for client in self.clients.values())
+        log.info("%s", ", ".join(f"{n} clients train on {kind}" for kind, n in devices.items()))
         if len(self.clients) < self.federation.clients:
             log.warning("%d of %d clients are there", len(self.clients), self.federation.clients)
 

@@ -286,10 +286,31 @@ def test_a_run_directory_is_named_by_its_choices_and_is_never_anothers(config: C
     assert first.directory != second.directory
     assert "-scalefl-resnet20-digits" in first.directory.name
     assert load(first.directory / CONFIG_FILE) == config
-    named = RunRecord.create(replace(config, name="mine"))
-    assert named.directory == Path(config.output) / "mine"
+    mine = replace(config, name="mine")
+    with RunRecord.create(mine) as named:
+        assert named.directory == Path(config.output) / "mine"
+        named.append(round_metrics(1))
+    with pytest.raises(ConfigError, match=r"mine exists; give another name$"):
+        RunRecord.create(mine)
+    checkpoint.save(named.checkpoints, 1, {}, {})
     with pytest.raises(ConfigError, match=r"mine exists; give another name, or go on with resume="):
-        RunRecord.create(replace(config, name="mine"))
+        RunRecord.create(mine)
+
+
+def test_a_run_that_came_to_nothing_does_not_keep_its_name(config: Config) -> None:
+    mine = replace(config, name="mine")
+    RunRecord.create(mine).close()
+    with RunRecord.create(replace(mine, rounds=7)) as again:
+        assert load(again.directory / CONFIG_FILE).rounds == 7
+
+
+def test_the_configuration_kept_says_where_the_run_is(config: Config, tmp_path: Path) -> None:
+    with RunRecord.create(config, tmp_path / "there" / "mine") as record:
+        assert load(record.directory / CONFIG_FILE).output == str(tmp_path / "there")
+    checkpoint.save(record.checkpoints, 1, {}, {})
+    moved = record.directory.rename(tmp_path / "moved")
+    with RunRecord.resume(config, checkpoint.load(moved)) as resumed:
+        assert load(resumed.directory / CONFIG_FILE).output == str(tmp_path)
 
 
 def test_a_line_a_round_and_no_number_is_null(config: Config) -> None:
