@@ -148,7 +148,8 @@ sys.exit(run(Request(resume=resume, app_dir=Path(sys.argv[2])), lambda overrides
 def test_a_directory_of_another_user_is_told_of_in_one_line(stopped: Path, app_dir: Path) -> None:
     with tempfile.TemporaryDirectory() as root:  # pytest's own are closed to others
         shutil.copytree(app_dir, Path(root, "app"))
-        Path(root).chmod(0o755)
+        for folder in (Path(root), Path(root, "app")):
+            folder.chmod(0o755)
         theirs = Path(root, "app", "runs", stopped.name)
 
         def told(resume: str, output: str) -> list[str]:
