@@ -15,7 +15,7 @@ from nestfl.display import display_on
 from nestfl.launcher import LaunchError, Simulation, flower_run
 from nestfl.progress import Follower, RunState
 from nestfl.stopping import Stopped, StopRequest, stop_request
-from server_app.files import LAUNCHER_LOCK, LOG_FILE, PROGRESS_FILE, SUMMARY_FILE
+from server_app.files import LAUNCHER_LOCK, LOG_FILE, PROGRESS_FILE, RECORD_LOCK, SUMMARY_FILE
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Run:
         """Leave nothing of a start that came to nothing; a log with something in it is kept."""
         there = {file.name for file in self.run_dir.glob("*")}
         logged = self.log.exists() and self.log.stat().st_size > 0
-        if not logged and there <= {LOG_FILE, LAUNCHER_LOCK}:
+        if not logged and there <= {LOG_FILE, LAUNCHER_LOCK, RECORD_LOCK}:
             shutil.rmtree(self.run_dir, ignore_errors=True)
 
     def _say_failed(self, reason: str) -> None:

@@ -158,11 +158,11 @@ def _run_dir(request: Request, choice: Choice) -> Path:
 
 def _check_start(resume: Path | None, run_dir: Path) -> str:
     """Say what a run goes on after; raise where it cannot, before anything is started."""
+    Lock(run_dir / RECORD_LOCK, PATIENCE).close()  # a killed run's server may take a while to end
     if resume is None:
         return ""
-    from server_app.checkpoint import load
+    from server_app.checkpoint import load  # not for --help
 
-    Lock(run_dir / RECORD_LOCK, PATIENCE).close()  # a server that was killed may take a while
     return f", going on after round {load(resume).round}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from nestfl.gpus import (
 )
 from nestfl.run import Choice, Request, choose, simulation_of
 from server_app.config import compose
+from tests.federations import federate_in
 
 GB = 10**9
 
@@ -111,3 +113,12 @@ def test_the_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_of("auto", 0.25) == "cuda (0.25 of a GPU each)"
     assert [device_of(kind, 0) for kind in ("auto", "cpu", "mps")] == ["cpu", "cpu", "mps"]
     assert device_of("cpu", 0.25) == "cpu"
+
+
+def test_the_log_says_what_clients_train_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)  # to pytest
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        federate_in(tmp_path)("rounds=1 train.device=cpu dataset.max_train=80")
+    assert "4 clients train on cpu" in caplog.messages

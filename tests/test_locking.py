@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import shutil
 import signal
@@ -79,6 +81,18 @@ def test_who_has_patience_takes_over_from_a_process_that_ends(tmp_path: Path) ->
         ending = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -9 {holder.pid}"])
         Lock(file, patience=60).close()
         ending.wait()
+
+
+def test_a_file_system_without_locks_is_told_of_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_locks(*_: object) -> None:  # as of some network file systems
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)  # to pytest
+    Lock(tmp_path / ".lock").close()
+    assert caplog.messages[0].startswith(f"{tmp_path} cannot be locked (No locks available)")
 
 
 def test_a_record_is_not_resumed_while_another_process_writes_it(

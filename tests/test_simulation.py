@@ -162,7 +162,6 @@ def test_a_checkout_of_another_user_can_be_run(finished: Path) -> None:
             "PYTHONPATH": str(checkout),
             "HOME": str(home),
             "NESTFL_CACHE": str(home / "cache"),
-            "NUMBA_CACHE_DIR": str(home / "numba"),
         }
         done = subprocess.run(
             ["setpriv", *AS_NOBODY, *READ_ALL, *NESTFL, *SMOKE, "--workers", "1"],
