@@ -129,7 +129,7 @@ class TinyApp:
 
     def start(self, *overrides: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", DRIVER, self.app_dir, self.run_dir, *overrides],
+            [sys.executable, "-P", "-c", DRIVER, self.app_dir, self.run_dir, *overrides],
             cwd=self.elsewhere,
             env=os.environ | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(self.temporary)},
             stdout=subprocess.PIPE,

@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 
+from nestfl.progress import RunState
 from nestfl.run import Choice, Request, run
 from server_app import app as server
 from server_app import checkpoint
 from server_app.config import compose
 from server_app.record import RunRecord
 from server_app.typed import ConfigError
+from strategies.federation import FederationError
+from tests.federations import federate_in
 from tests.grids import InProcessGrid
 
 
@@ -84,3 +87,18 @@ def test_a_log_that_says_why_a_start_failed_is_kept_and_does_not_block(
         assert "--resume" not in told
         log = (tmp_path / "runs" / "mine" / "flower.log").read_text()
         assert log.count("--run-config") == attempt
+
+
+def test_a_run_that_dead_processes_end_says_so(tmp_path: Path) -> None:
+    def dies(client: int, message: Message, reply: Message) -> Message:
+        if message.metadata.message_type != "train":
+            return reply
+        return Message(Error(0, "The actor died unexpectedly"), reply_to=message)
+
+    with pytest.raises(FederationError, match="4 crashed"):
+        federate_in(tmp_path)("name=died", InProcessGrid(4, dies))
+    state = RunState()
+    for line in (tmp_path / "died" / "progress.jsonl").read_text().splitlines():
+        state.take_event(json.loads(line), now=0)
+    assert state.crashed == 4
+    assert "4 crashed" in str(state.reason)
