@@ -103,8 +103,11 @@ def run(
     ] = None,
     cpus_per_client: Annotated[int, typer.Option(min=1, help="Cores that a client takes.")] = 1,
     gpus_per_client: Annotated[
-        float, typer.Option(min=0, help="Share of a GPU that a client takes.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            min=0, help="Share of a GPU that a client takes; by what training needs if not given."
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Clients at a time; as many as there are cores if not given."),

@@ -76,13 +76,9 @@ def flower_run(
     While Flower starts, `check` may raise to give it up.
     """
     app_dir = app_dir.absolute()
-    homes = app_dir / ".flwr"
-    homes.mkdir(exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(dir=homes, prefix="run-", ignore_cleanup_errors=True) as home,
-        tempfile.TemporaryDirectory(  # a short path: Ray's sockets are below it
-            dir="/tmp", prefix="nestfl-", ignore_cleanup_errors=True
-        ) as ray,
+        _temporary_directory() as home,  # not in the checkout, which may be another user's
+        _temporary_directory("/tmp") as ray,  # a short path: Ray's sockets are below it
         log.open("ab") as output,
         ProcessGroup(_environment(Path(home), Path(ray)), Path(home)) as group,
     ):
@@ -98,6 +94,11 @@ def flower_run(
         yield group.start(
             [_script("flwr"), "run", str(app_dir), CONNECTION, "--stream", *options], output
         )
+
+
+def _temporary_directory(folder: str | None = None) -> tempfile.TemporaryDirectory[str]:
+    """In a folder, else where the system (or TMPDIR) has such things."""
+    return tempfile.TemporaryDirectory(prefix="nestfl-", dir=folder, ignore_cleanup_errors=True)
 
 
 def _start_superlink(group: ProcessGroup, port: int, home: Path, check: Callable[[], None]) -> None:

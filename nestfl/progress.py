@@ -60,6 +60,8 @@ class RunState:
     """The levels that nobody holds, and what that makes of them."""
     reason: str | None = None
     """Why the run stopped before its end."""
+    crashed: int = 0
+    """Clients whose processes had died when it stopped."""
     _ends: list[float] = field(default_factory=list)
 
     def take_event(self, event: dict[str, Any], now: float) -> None:
@@ -74,6 +76,7 @@ class RunState:
                 self._end_round(number, now)
             case {"event": "end", **rest}:
                 self.reason = str(rest["reason"]) if rest.get("reason") else None
+                self.crashed = int(rest.get("crashed") or 0)
 
     def take_metrics(self, record: dict[str, Any], now: float) -> None:
         if isinstance(number := record.get("round"), int):

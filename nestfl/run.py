@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import Popen
 
 from rich.console import Console
 
-from nestfl import failure
-from nestfl.display import display_on
-from nestfl.launcher import LaunchError, Simulation, check_app, flower_run
-from nestfl.progress import Follower, RunState
-from nestfl.stopping import Stopped, StopRequest, stop_request
-from server_app.files import PROGRESS_FILE, SUMMARY_FILE, new_names
+from nestfl.attempts import Run
+from nestfl.gpus import cores, default_share, device_of, free_memory_of_gpus, training_memory
+from nestfl.launcher import LaunchError, Simulation, check_app
+from server_app.files import LAUNCHER_LOCK, RECORD_LOCK, claim, new_directory
+from server_app.locking import PATIENCE, Lock
 
 APP_DIR = Path(__file__).resolve().parents[1]
-LOG_FILE = "flower.log"
 
 
 @dataclass(frozen=True)
@@ -33,6 +30,10 @@ class Choice:
     name: str | None = None
     """The run directory's name there; the time and the label if not given."""
     label: str = "run"
+    device: str = "auto"
+    """That clients train on."""
+    memory: Callable[[], int] = lambda: 0
+    """Counts the bytes that a client takes of a GPU, which is slow."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Request:
     overrides: Sequence[str] = ()
     nodes: int | None = None
     cpus_per_client: int = 1
-    gpus_per_client: float = 0.0
+    gpus_per_client: float | None = None
+    """A share of a GPU; by what training takes if not given."""
     workers: int | None = None
     run_dir: Path | None = None
     resume: Path | None = None
@@ -71,7 +73,14 @@ def choose(overrides: str) -> Choice:
     from server_app.config import compose  # not for --help
 
     config = compose(overrides)
-    return Choice(config.fleet.clients, config.output, config.name, config.label)
+    return Choice(
+        config.fleet.clients,
+        config.output,
+        config.name,
+        config.label,
+        config.train.device,
+        lambda: training_memory(config),
+    )
 
 
 def show_summary(run_dir: Path, console: Console) -> None:
@@ -87,147 +96,74 @@ def run(
     request: Request,
     choose: Callable[[str], Choice] = choose,
     show: Callable[[Path, Console], None] = show_summary,
+    find_gpus: Callable[[], list[int]] = free_memory_of_gpus,
 ) -> int:
     """Run the app and return the exit code: 0 only if it has written its summary."""
     console, errors = Console(), Console(stderr=True)
-    try:
-        check_app(request.app_dir)
-        choice = choose(request.hydra())
-        run_dir, log = _places(request, choice)
-        simulation = Simulation(
-            request.nodes if request.nodes is not None else choice.nodes,
-            request.cpus_per_client,
-            request.gpus_per_client,
-            request.workers,
-        )
-    except (ValueError, OSError, LaunchError) as error:
-        errors.out(f"nestfl run: {error}", highlight=False)
-        return 2
-    if not request.quiet:
-        console.out(f"{simulation.nodes} simulated clients, run in {run_dir}", highlight=False)
-    code = _Run(request, run_dir, log, simulation, console, errors).finish()
-    if code == 0:
-        show(run_dir, console)
-    return code
-
-
-@dataclass
-class _Run:
-    request: Request
-    run_dir: Path
-    log: Path
-    simulation: Simulation
-    console: Console
-    errors: Console
-
-    def finish(self) -> int:
-        (self.run_dir / PROGRESS_FILE).unlink(missing_ok=True)
-        follower = Follower(self.run_dir)
-        summary = _version(self.run_dir / SUMMARY_FILE)
-        logged = self.log.stat().st_size if self.log.exists() else 0
+    with ExitStack() as held:
         try:
-            with stop_request() as stop, self._log_kept():
-                self._follow(follower, stop)
-        except Stopped as stopped:
-            self._say_stopped(follower.state)
-            return stopped.exit_code
-        except (LaunchError, OSError) as error:
-            self.errors.out(f"nestfl run: {error}", highlight=False)
-            return 1
-        state = follower.state
-        if state.reason is not None or _version(self.run_dir / SUMMARY_FILE) == summary:
-            self._say_failed(state, logged)
-            return 1
-        return 0
-
-    def _follow(self, follower: Follower, stop: StopRequest) -> None:
-        config: dict[str, str | bool] = {
-            "hydra": self.request.hydra(),
-            "run-dir": str(self.run_dir),
-        }
-        with (
-            display_on(self.console, self.request.quiet) as display,
-            flower_run(
-                self.request.app_dir, config, self.simulation, self.log, stop.check
-            ) as flower,
-        ):
-            follower.follow(display, lambda: _is_running(flower, stop))
-
-    @contextmanager
-    def _log_kept(self) -> Iterator[None]:
-        """Afterwards the log is in the run's directory, if the server has come to make it."""
-        try:
-            yield
-        finally:
-            if self.run_dir.is_dir():
-                self.log = self.log.replace(self.run_dir / LOG_FILE)
-
-    def _say_failed(self, state: RunState, logged: int) -> None:
-        """Say why; what the log held before is of the run that this one resumed."""
-        log = self.log.read_bytes()[logged:].decode(errors="replace")
-        lines = state.reason.splitlines() if state.reason else failure.reason(log)
-        self.errors.out(f"nestfl run: the run failed{_after(state)}", highlight=False)
-        for line in [*lines, f"The full log: {self.log}", *_how_to_resume(self.run_dir)]:
-            self.errors.out(f"  {line}", highlight=False)
-
-    def _say_stopped(self, state: RunState) -> None:
-        hint = _how_to_resume(self.run_dir) or ["No checkpoint was written yet."]
-        self.errors.out(f"nestfl run: stopped{_after(state)}. {hint[0]}", highlight=False)
+            check_app(request.app_dir)
+            choice = choose(request.hydra())
+            simulation = simulation_of(request, choice, find_gpus)
+            run_dir = _run_dir(request, choice)
+            held.enter_context(closing(Lock(run_dir / LAUNCHER_LOCK)))
+            goes_on = _check_start(request.resume_path(), run_dir)
+        except (ValueError, OSError, LaunchError) as error:
+            errors.out(f"nestfl run: {error}", highlight=False)
+            return 2
+        if not request.quiet:
+            clients = f"{simulation.nodes} simulated clients"
+            device = device_of(choice.device, simulation.gpus_per_client)
+            console.out(f"{clients} on {device}, run in {run_dir}{goes_on}", highlight=False)
+        code = Run(
+            request.app_dir,
+            run_dir,
+            request.hydra(),
+            request.resume_path(),
+            simulation,
+            console,
+            errors,
+            request.quiet,
+        ).finish()
+        if code == 0:
+            show(run_dir, console)
+        return code
 
 
-def _is_running(flower: Popen[bytes], stop: StopRequest) -> bool:
-    stop.check()
-    return flower.poll() is None
+def simulation_of(
+    request: Request, choice: Choice, find_gpus: Callable[[], list[int]] = free_memory_of_gpus
+) -> Simulation:
+    """What is asked of Flower: the nodes, and what each takes of this machine."""
+    nodes = request.nodes if request.nodes is not None else choice.nodes
+    share = request.gpus_per_client
+    if share is None:
+        at_once = min(nodes, request.workers or max(1, cores() // request.cpus_per_client))
+        share = default_share(choice.device, find_gpus, choice.memory, at_once)
+    return Simulation(nodes, request.cpus_per_client, share, request.workers)
 
 
-def _places(request: Request, choice: Choice) -> tuple[Path, Path]:
-    """The run's directory, which a new run's server makes itself, and the log."""
+def _run_dir(request: Request, choice: Choice) -> Path:
+    """The run's directory: a new one, or that of the run that goes on."""
     resume = request.resume_path()
     if resume is not None:
         if request.run_dir is not None:
             raise ValueError("a run goes on in its own directory: leave out --run-dir or --resume")
         from server_app.config import run_directory  # not for --help
 
-        run_dir = run_directory(resume)
-        return run_dir, run_dir / LOG_FILE
-    output = Path(choice.output).expanduser().absolute()
-    if request.run_dir is not None or choice.name is not None:
-        given = request.run_dir or output / str(choice.name)
-        return _reserve(given.expanduser().absolute())
-    for name in new_names(choice.label):
-        with suppress(FileExistsError):
-            return _reserve(output / name)
-    raise AssertionError("unreachable")
+        return run_directory(resume)
+    if request.run_dir is not None:
+        return claim(request.run_dir.expanduser().absolute())
+    return new_directory(Path(choice.output).expanduser().absolute(), choice.name, choice.label)
 
 
-def _reserve(run_dir: Path) -> tuple[Path, Path]:
-    """Take a name that no other run has, by making its log beside it."""
-    log = run_dir.with_name(f"{run_dir.name}.log")
-    if run_dir.exists() or log.exists():
-        raise FileExistsError(f"{run_dir} exists; give another, or go on with --resume {run_dir}")
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.touch(exist_ok=False)
-    return run_dir, log
+def _check_start(resume: Path | None, run_dir: Path) -> str:
+    """Say what a run goes on after; raise where it cannot, before anything is started."""
+    Lock(run_dir / RECORD_LOCK, PATIENCE).close()  # a killed run's server may take a while to end
+    if resume is None:
+        return ""
+    from server_app.checkpoint import load  # not for --help
 
-
-def _how_to_resume(run_dir: Path) -> list[str]:
-    checkpoints = sorted(run_dir.rglob("*.safetensors"), key=lambda file: file.stat().st_mtime)
-    if not checkpoints:
-        return []
-    command = shlex.join(["nestfl", "run", "--resume", str(run_dir)])
-    return [f"The checkpoint is {checkpoints[-1]}; go on with: {command}"]
-
-
-def _after(state: RunState) -> str:
-    return f" after round {state.round} of {state.rounds or '?'}" if state.round else ""
-
-
-def _version(file: Path) -> tuple[int, int] | None:
-    """Differs whenever the file was written."""
-    try:
-        return file.stat().st_mtime_ns, file.stat().st_ino
-    except FileNotFoundError:
-        return None
+    return f", going on after round {load(resume).round}"
 
 
 def _quoted(override: str) -> str:

@@ -1,7 +1,11 @@
-"""Checkpoints: one safetensors file each, with the rest of the state as JSON in its metadata."""
+"""Checkpoints: one safetensors file each, with the rest of the state as JSON in its metadata.
+
+A checksum beside the JSON is of all that is read: what a disk has changed is never loaded.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Mapping
@@ -16,11 +20,12 @@ if TYPE_CHECKING:
 
 FOLDER = "checkpoints"
 """Where a run directory keeps them."""
-METADATA_KEY = "nestfl"
-FORMAT = 1
-"""Raise it when older checkpoints cannot be read any more."""
+METADATA_KEY, CHECKSUM_KEY = "nestfl", "checksum"
+FORMAT = 2
+WITHOUT_CHECKSUM = 1
+"""The format of checkpoints that were written before there were checksums."""
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
 class CheckpointError(ValueError):
@@ -54,9 +59,10 @@ def save(
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / f"round-{round:06d}.safetensors"
     header = {"format": FORMAT, "round": round, "state": state}
-    metadata = {METADATA_KEY: json.dumps(header)}
+    text, plain = json.dumps(header), _unshared(tensors)
+    metadata = {METADATA_KEY: text, CHECKSUM_KEY: _checksum(text, plain)}
     with written_atomically(file) as unfinished:
-        save_file(_unshared(tensors), unfinished, metadata)
+        save_file(plain, unfinished, metadata)
     kept = [path for path in _newest_first(directory) if path.name <= file.name][:keep]
     for path in _newest_first(directory):
         if path not in kept:
@@ -85,15 +91,31 @@ def _load_file(file: Path) -> Checkpoint:
 
     try:
         with safe_open(file, framework="pt") as opened:
-            header = json.loads((opened.metadata() or {})[METADATA_KEY])
-            if header["format"] != FORMAT:
-                raise CheckpointError(f"{file} has format {header['format']}, not {FORMAT}")
+            metadata = opened.metadata() or {}
+            text = metadata[METADATA_KEY]
+            header = json.loads(text)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            return Checkpoint(file, header["round"], tensors, header["state"])
+        if header["format"] not in (FORMAT, WITHOUT_CHECKSUM):
+            raise CheckpointError(f"{file} has format {header['format']}, not {FORMAT}")
+        checked = header["format"] != WITHOUT_CHECKSUM or CHECKSUM_KEY in metadata
+        if checked and metadata.get(CHECKSUM_KEY) != _checksum(text, tensors):
+            raise CheckpointError(f"{file} is damaged: its checksum is of other contents")
+        return Checkpoint(file, header["round"], tensors, header["state"])
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{file} is not a whole checkpoint: {error}") from error
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{file} is not a checkpoint of nestfl") from error
+
+
+def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """Of the header's text, and of the tensors' names, types, shapes and bytes."""
+    import torch
+
+    found = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def _newest_first(directory: Path) -> list[Path]:

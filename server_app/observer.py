@@ -49,7 +49,15 @@ class Recorder(Observer):
         self._tell(event="round", round=number)
 
     def ended(self, reason: str | None) -> None:
-        self._tell(event="end", reason=reason)
+        self._tell(event="end", reason=reason, crashed=self._crashed())
+
+    def _crashed(self) -> int:
+        """How many clients' processes had died in the last round."""
+        if self.strategy is None:
+            return 0
+        tally = self.strategy.tally
+        failures = [tally.failed, *(each.failed for each in tally.asked.values())]
+        return sum(failed["crashed"] for failed in failures)
 
     def _tell(self, **event: Any) -> None:
         with self.progress.open("a") as lines:

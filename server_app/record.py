@@ -6,6 +6,7 @@ runs/20260131-120000-heterofl-resnet20-digits/
     checkpoints/      the newest few (checkpoint.py)
     tensorboard/      the same numbers as events
     summary.json      the end of it (summary.py)
+    flower.log        what Flower said, where `nestfl run` started it
 """
 
 from __future__ import annotations
@@ -13,12 +14,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from server_app import checkpoint
-from server_app.config import Config, ConfigError, dump, run_directory
-from server_app.files import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, new_names, write_text
+from server_app.config import Config, dump, run_directory
+from server_app.files import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    RECORD_LOCK,
+    SUMMARY_FILE,
+    claim,
+    new_directory,
+    write_text,
+)
+from server_app.locking import PATIENCE, Lock
 from server_app.metrics import RoundMetrics, finite, numbers, read_metrics, to_line
 
 if TYPE_CHECKING:
@@ -26,7 +37,10 @@ if TYPE_CHECKING:
 
 
 class RunRecord:
-    """Writes a run's directory, so that a kill at any moment loses one round's line at most."""
+    """Writes a run's directory, so that a kill at any moment loses one round's line at most.
+
+    No other process writes there until it is closed.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.resolve()
@@ -36,12 +50,16 @@ class RunRecord:
         self.tensorboard = self.directory / "tensorboard"
         self._lines: IO[bytes] | None = None
         self._events: SummaryWriter | None = None
+        self._lock: Lock | None = None
 
     @classmethod
     def create(cls, config: Config, directory: Path | None = None) -> Self:
         """A new directory for a run, the one given or else by the config; never another run's."""
-        record = cls(_new_directory(config) if directory is None else _made(directory))
-        write_text(record.directory / CONFIG_FILE, dump(config))
+        output = Path(config.output).expanduser()
+        record = cls(
+            claim(directory) if directory else new_directory(output, config.name, config.label)
+        )
+        record._open(config)
         return record
 
     @classmethod
@@ -52,7 +70,7 @@ class RunRecord:
         the checkpoint's state, if that has it under "metrics".
         """
         record = cls(run_directory(start.path))
-        write_text(record.directory / CONFIG_FILE, dump(config))
+        record._open(config, PATIENCE)
         lines = [line for line in read_metrics(record.metrics_file) if line["round"] <= start.round]
         write_text(record.metrics_file, "".join(map(to_line, lines)))
         record.summary_file.unlink(missing_ok=True)
@@ -60,6 +78,12 @@ class RunRecord:
         if missed and start.round not in {line["round"] for line in lines}:
             record.append(missed)
         return record
+
+    def _open(self, config: Config, patience: float = 0.0) -> None:
+        """Lock the directory; the configuration that is kept there says where it is."""
+        self._lock = Lock(self.directory / RECORD_LOCK, patience)
+        kept = replace(config, output=str(self.directory.parent))
+        write_text(self.directory / CONFIG_FILE, dump(kept))
 
     def append(self, metrics: RoundMetrics) -> None:
         """Add a round's line, safe on disk when this returns, and its events."""
@@ -83,7 +107,9 @@ class RunRecord:
             self._lines.close()
         if self._events is not None:
             self._events.close()
-        self._lines = self._events = None
+        if self._lock is not None:
+            self._lock.close()
+        self._lines = self._events = self._lock = None
 
     def __enter__(self) -> Self:
         return self
@@ -101,24 +127,3 @@ class RunRecord:
         for tag, value in numbers(metrics):
             self._events.add_scalar(tag, value, step)
         self._events.flush()
-
-
-def _made(directory: Path) -> Path:
-    try:
-        directory.mkdir(parents=True)
-    except FileExistsError:
-        raise ConfigError(f"{directory} exists; give another directory") from None
-    return directory
-
-
-def _new_directory(config: Config) -> Path:
-    parent = Path(config.output).expanduser()
-    parent.mkdir(parents=True, exist_ok=True)
-    for name in new_names(config.label) if config.name is None else [config.name]:
-        try:
-            (parent / name).mkdir()
-        except FileExistsError:
-            continue
-        return parent / name
-    taken = parent / str(config.name)
-    raise ConfigError(f"name: {taken} exists; give another name, or go on with resume={taken}")

@@ -57,6 +57,8 @@ def describe(strategy: NestedStrategy) -> None:
             level.cost.of(federation.cost) / full,
             counts[level.number],
         )
+    devices = Counter(client.profile.device for client in strategy.clients.values())
+    log.info("%s", ", ".join(f"{n} clients train on {kind}" for kind, n in devices.items()))
     for number, lack in lacks(strategy).items():
         log.warning(
             "level %d is held by no client: it is marked %r, and left out of worst and mean",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import math
 import signal
 import subprocess
@@ -159,13 +160,75 @@ def test_what_is_no_whole_checkpoint_is_named_and_passed_over(tmp_path: Path) ->
             checkpoint.load(broken)
         assert checkpoint.load(run).path == good
     save_file({}, broken, {"nestfl": '{"format": 0}'})
-    with pytest.raises(CheckpointError, match=f"{broken} has format 0, not 1"):
+    with pytest.raises(CheckpointError, match=f"{broken} has format 0, not 2"):
         checkpoint.load(broken)
     good.unlink()
     with pytest.raises(CheckpointError, match=r"no whole checkpoint in .*; .*round-000002"):
         checkpoint.load(run)
     with pytest.raises(CheckpointError, match="absent"):
         checkpoint.load(tmp_path / "absent")
+
+
+TINY = {
+    "round": torch.tensor(3),
+    "state.w": torch.tensor([[1.5, -2.0, 0.0]]),
+    "state.seen": torch.tensor([True, False]),
+    "state.half": torch.ones(2, dtype=torch.bfloat16),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_checkpoint_with_any_bytes_changed_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    file = checkpoint.save(folder, 3, TINY, {"metrics": {"round": 3, "loss": 0.5}})
+    whole = file.read_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    length = data.draw(st.sampled_from([1, 1, 4, 64]))
+    there = whole[at : at + length]
+    changed = data.draw(st.binary(min_size=len(there), max_size=len(there)))
+    file.write_bytes(whole[:at] + changed + whole[at + len(there) :])
+    if changed == there:
+        assert checkpoint.load(file).round == 3
+    else:
+        with pytest.raises(CheckpointError, match="round-000003"):
+            checkpoint.load(file)
+
+
+def test_a_damaged_checkpoint_is_passed_over_aloud_but_not_where_it_is_asked_for(
+    config: Config, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunRecord.create(config) as record:
+        for number in (1, 2, 3):
+            state = {"metrics": round_metrics(number)}
+            last = checkpoint.save(record.checkpoints, number, {"w": torch.ones(1000)}, state)
+            record.append(round_metrics(number))
+    whole = last.read_bytes()
+    middle = len(whole) // 2
+    last.write_bytes(whole[:middle] + bytes(range(64)) + whole[middle + 64 :])
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)  # to pytest
+    start = checkpoint.load(record.directory)
+    assert start.round == 2
+    assert caplog.messages == [
+        f"{last} is damaged: its checksum is of other contents; trying the one before"
+    ]
+    with pytest.raises(CheckpointError, match=f"{last} is damaged"):
+        checkpoint.load(last)
+    with RunRecord.resume(config, start) as resumed:
+        assert [line["round"] for line in resumed.metrics()] == [1, 2]
+
+
+def test_a_checkpoint_of_before_there_were_checksums_is_read(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    file = tmp_path / "round-000003.safetensors"
+    header = {"format": 1, "round": 3, "state": {"metrics": {"round": 3}}}
+    save_file(TINY, file, {"nestfl": json.dumps(header)})
+    found = checkpoint.load(tmp_path)
+    assert (found.round, found.state) == (3, header["state"])
+    assert all(same_bits(found.tensors[name], tensor) for name, tensor in TINY.items())
 
 
 def test_a_state_that_is_no_json_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -223,10 +286,31 @@ def test_a_run_directory_is_named_by_its_choices_and_is_never_anothers(config: C
     assert first.directory != second.directory
     assert "-scalefl-resnet20-digits" in first.directory.name
     assert load(first.directory / CONFIG_FILE) == config
-    named = RunRecord.create(replace(config, name="mine"))
-    assert named.directory == Path(config.output) / "mine"
+    mine = replace(config, name="mine")
+    with RunRecord.create(mine) as named:
+        assert named.directory == Path(config.output) / "mine"
+        named.append(round_metrics(1))
+    with pytest.raises(ConfigError, match=r"mine exists; give another name$"):
+        RunRecord.create(mine)
+    checkpoint.save(named.checkpoints, 1, {}, {})
     with pytest.raises(ConfigError, match=r"mine exists; give another name, or go on with resume="):
-        RunRecord.create(replace(config, name="mine"))
+        RunRecord.create(mine)
+
+
+def test_a_run_that_came_to_nothing_does_not_keep_its_name(config: Config) -> None:
+    mine = replace(config, name="mine")
+    RunRecord.create(mine).close()
+    with RunRecord.create(replace(mine, rounds=7)) as again:
+        assert load(again.directory / CONFIG_FILE).rounds == 7
+
+
+def test_the_configuration_kept_says_where_the_run_is(config: Config, tmp_path: Path) -> None:
+    with RunRecord.create(config, tmp_path / "there" / "mine") as record:
+        assert load(record.directory / CONFIG_FILE).output == str(tmp_path / "there")
+    checkpoint.save(record.checkpoints, 1, {}, {})
+    moved = record.directory.rename(tmp_path / "moved")
+    with RunRecord.resume(config, checkpoint.load(moved)) as resumed:
+        assert load(resumed.directory / CONFIG_FILE).output == str(tmp_path)
 
 
 def test_a_line_a_round_and_no_number_is_null(config: Config) -> None:

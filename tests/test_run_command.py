@@ -70,7 +70,6 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     run_dir = Path(context.run_config["run-dir"])
-    run_dir.mkdir()
 
     def tell(name, record):
         with (run_dir / name).open("a") as file:
@@ -109,7 +108,7 @@ from pathlib import Path
 from nestfl.run import Choice, Request, run
 
 request = Request(sys.argv[3:], workers=1, run_dir=Path(sys.argv[2]), app_dir=Path(sys.argv[1]))
-choice = Choice(nodes=3)
+choice = Choice(nodes=3, device="cpu")
 sys.exit(run(request, lambda overrides: choice, lambda run_dir, console: print("well done")))
 """
 
@@ -121,6 +120,8 @@ class TinyApp:
         self.app_dir = root / "tiny"
         self.run_dir = root / "a run's record"
         self.elsewhere = root / "elsewhere"
+        self.temporary = root / "tmp"
+        self.temporary.mkdir()
         for package, code in {"server_app": SERVER, "client_app": CLIENT}.items():
             _write_package(self.app_dir / package, code)
             _write_package(self.elsewhere / package, "raise ImportError('the wrong app')")
@@ -128,9 +129,9 @@ class TinyApp:
 
     def start(self, *overrides: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", DRIVER, self.app_dir, self.run_dir, *overrides],
+            [sys.executable, "-P", "-c", DRIVER, self.app_dir, self.run_dir, *overrides],
             cwd=self.elsewhere,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(self.temporary)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -151,7 +152,8 @@ class TinyApp:
         host, port = seen["argv"][seen["argv"].index("--runtime-api-address") + 1].split(":")
         with socket.socket() as caller:
             assert caller.connect_ex((host, int(port))) != 0
-        assert list((self.app_dir / ".flwr").iterdir()) == []
+        assert list(self.temporary.iterdir()) == []
+        assert not (self.app_dir / ".flwr").exists()
 
 
 def _write_package(folder: Path, code: str) -> None:
@@ -201,9 +203,9 @@ def test_a_run_ends_well_on_its_own_flower(tiny: TinyApp) -> None:
     assert seen["hydra"] == Request(odd).hydra()
     assert seen["nodes"] == len(seen["clients"]) == 3
     assert len({client["pid"] for client in seen["clients"]}) == 1  # one worker
-    assert all(str(tiny.app_dir / ".flwr") in client["file"] for client in seen["clients"])
+    assert all(str(tiny.temporary) in client["file"] for client in seen["clients"])
     lines = out.splitlines()
-    assert lines[0] == f"3 simulated clients, run in {tiny.run_dir}"
+    assert lines[0] == f"3 simulated clients on cpu, run in {tiny.run_dir}"
     assert lines[1].startswith("round 1/2, 3/3 replies, accuracy of level 1: 25.0 %, 1.0 s")
     assert lines[2].startswith("round 2/2, 3/3 replies, accuracy of level 1: 50.0 %, 1.0 s")
     assert lines[3:] == ["well done"]
@@ -253,14 +255,15 @@ def test_a_request_to_stop_while_flower_starts_stops_all(
     tiny: TinyApp, request_to_stop: signal.Signals
 ) -> None:
     process = tiny.start("wanted=3")
-    while not list((tiny.app_dir / ".flwr").glob("*/superlink.log")):
+    while not list(tiny.temporary.glob("*/superlink.log")):
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(request_to_stop)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + request_to_stop
     assert err == "nestfl run: stopped. No checkpoint was written yet.\n"
-    assert list((tiny.app_dir / ".flwr").iterdir()) == []
+    assert list(tiny.temporary.iterdir()) == []
+    assert not tiny.run_dir.exists()  # nothing that blocks the next try
 
 
 def test_what_was_started_ends_though_its_starter_is_killed(tmp_path: Path) -> None:
@@ -298,7 +301,6 @@ def test_wrong_overrides_are_told_before_anything_is_started(
     assert run(request, choose=refuse) == 2
     assert capsys.readouterr().err == "nestfl run: unknown model in 'model=x'\n"
     assert not tiny.run_dir.exists()
-    assert not (tiny.app_dir / ".flwr").exists()
 
 
 def test_a_directory_without_an_app_is_told(
@@ -319,6 +321,7 @@ def test_a_run_directory_is_new_unless_a_run_goes_on(
 ) -> None:
     taken = tmp_path / "runs" / "taken"
     taken.mkdir(parents=True)
+    (taken / "metrics.jsonl").touch()
     named = Choice(3, str(tmp_path / "runs"), "taken")
     assert run(Request(app_dir=tiny.app_dir), choose=lambda overrides: named) == 2
     assert f"{taken} exists" in capsys.readouterr().err
