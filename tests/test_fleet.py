@@ -195,7 +195,7 @@ def test_a_resumed_run_knows_what_was_trained_before(federate: Federate, tmp_pat
             return list(self.contexts)[:1]
 
     federate(f"name=run {TWO} strategy=scalefl", InProcessGrid(2))
-    resumed, _ = federate(f"resume={tmp_path / 'run'} rounds=2", OfTwo(2))
+    resumed, _ = federate(f"resume={tmp_path / 'run'} rounds=2 missing_levels=warn", OfTwo(2))
     assert lacks(resumed) == {2: "untrained", 3: "untrained", 4: "no client"}
 
 
