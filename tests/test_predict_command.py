@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from click.testing import CliRunner
 from PIL import Image
 from torch import Tensor
-from typer.testing import CliRunner
 
 from client_app.evaluation import evaluate
 from data import (
