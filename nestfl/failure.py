@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-ANSI_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+from protocol.printable import printable
+
 LOG_PREFIX = re.compile(r"(DEBUG|INFO|WARNING|ERROR) *:")
 TRACEBACK = "Traceback (most recent call last):"
 SERVER_FAILED = "Simulation raised an exception"
@@ -12,14 +13,19 @@ CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-MOST_LINES = 10
+MOST_LINES, LONGEST_LINE = 10, 2000
 
 
 def reason(log: str) -> list[str]:
     """The error that ended the ServerApp, or the log's last lines where there was none."""
-    lines = [line.rstrip() for line in ANSI_CODE.sub("", log).splitlines()]
+    lines = shown(log)
     tail = [line for line in lines if line][-MOST_LINES:]
     return _exception(lines) or ["It ended without a result; the log's last lines:", *tail]
+
+
+def shown(text: str) -> list[str]:
+    """The lines of a text, in part the clients', as a terminal may have them."""
+    return [printable(line, LONGEST_LINE).rstrip() for line in text.splitlines()]
 
 
 def _exception(lines: list[str]) -> list[str]:

@@ -165,7 +165,7 @@ class _Run:
     def _say_failed(self, state: RunState, logged: int) -> None:
         """Say why; what the log held before is of the run that this one resumed."""
         log = self.log.read_bytes()[logged:].decode(errors="replace")
-        lines = state.reason.splitlines() if state.reason else failure.reason(log)
+        lines = failure.shown(state.reason) if state.reason else failure.reason(log)
         self.errors.out(f"nestfl run: the run failed{_after(state)}", highlight=False)
         for line in [*lines, f"The full log: {self.log}", *_how_to_resume(self.run_dir)]:
             self.errors.out(f"  {line}", highlight=False)

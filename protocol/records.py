@@ -22,13 +22,17 @@ from data.spec import DatasetSpec
 from models.slicing import Slice
 from models.task import Task
 from protocol.code import VERSION, code_hash
+from protocol.printable import printable
 from protocol.settings import StatisticsKind, TrainSettings
 
 ARRAYS, WORK, PROFILE, METRICS = "arrays", "work", "profile", "metrics"
 
 
 class ProtocolError(ValueError):
-    """A record that the other side cannot have meant."""
+    """A record that the other side cannot have meant; it is quoted only as far as is safe."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class OtherCodeError(ProtocolError):
@@ -105,6 +109,7 @@ class Profile:
         _check_whole(self.examples, 0, "examples")
         if self.examples is None:
             raise ProtocolError("examples is None: expected a whole number of at least 0")
+        object.__setattr__(self, "device", printable(str(self.device)))
         budget = self.budget
         if budget is not None and not (isinstance(budget, int | float) and 0 < budget < math.inf):
             raise ProtocolError(f"budget is {budget!r}: expected a number above 0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from typing import Generic, TypeVar
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+
+from protocol.printable import printable
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
 """Seconds between two looks for replies."""
@@ -90,7 +91,6 @@ def _reply(to: To, message: Message) -> Reply[To]:
 
 
 def _brief(reason: str | None) -> str:
-    """The last line that says something, without colours: a simulation sends whole tracebacks."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", reason or "")
-    lines = [line.strip() for line in plain.splitlines() if line.strip()]
-    return lines[-1][:500] if lines else ""
+    """The last line that says something: a simulation sends whole tracebacks, a client anything."""
+    lines = (printable(line).strip() for line in reversed((reason or "").splitlines()))
+    return next(filter(None, lines), "")

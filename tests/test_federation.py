@@ -166,6 +166,23 @@ def test_a_client_that_raises_is_counted_and_the_round_goes_on(federate: Federat
     assert clients["replied"] == 3
 
 
+def test_what_a_client_raises_commands_no_terminal(federate: Federate) -> None:
+    error = (
+        "Traceback\n\x1b]0;title\x07ValueError: \x1b[2Jb\u202eoom\x9b1A" + 10_000 * "!" + "\n\x07\n"
+    )
+
+    def raising(client: int, message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == "train":
+            return Message(Error(2, error), reply_to=message)
+        return reply
+
+    with pytest.raises(FederationError) as raised:
+        federate("rounds=1", InProcessGrid(4, raising))
+    assert "4 raised (ValueError: boom!!!" in str(raised.value)
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 1000
+
+
 def test_a_late_client_is_left_behind_at_the_deadline(federate: Federate) -> None:
     def silent(message: Message, reply: Message) -> None:
         return None

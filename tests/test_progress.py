@@ -125,3 +125,9 @@ def test_the_reason_is_the_servers_error_and_its_causes_without_tracebacks() -> 
 
 def test_without_an_error_the_reason_is_the_end_of_the_log() -> None:
     assert failure.reason("\x1b[92mINFO\x1b[0m: one\n\ntwo\n")[1:] == ["INFO: one", "two"]
+
+
+def test_what_clients_wrote_into_the_log_commands_no_terminal() -> None:
+    log = "\x1b]0;title\x07one\r\x1b[2Jtwo\u202e\n"
+    assert failure.reason(log)[1:] == ["one", "two"]
+    assert failure.shown("a\x1b[2J\nb\x9b1A") == ["a", "b"]
