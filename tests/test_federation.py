@@ -17,6 +17,7 @@ from client_app.evaluation import with_own_statistics
 from protocol.records import ProtocolError, Work, pack, size, unpack
 from server_app import app as server
 from server_app.config import compose
+from server_app.round_line import round_line
 from strategies.base import NestedStrategy
 from strategies.federation import FederationError
 from strategies.heterofl import HeteroFL
@@ -181,6 +182,20 @@ def test_what_a_client_raises_commands_no_terminal(federate: Federate) -> None:
     assert "4 raised (ValueError: boom!!!" in str(raised.value)
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 1000
+
+
+def test_the_servers_log_has_a_line_for_every_round(
+    federate: Federate, caplog: pytest.LogCaptureFixture
+) -> None:
+    def absent(message: Message, reply: Message) -> Message:
+        return Message(Error(5, "gone"), reply_to=message)
+
+    with caplog.at_level("INFO", logger="flwr"):
+        _, lines = federate("rounds=2", InProcessGrid(4, of_client_2(absent)))
+    logged = [text for text in caplog.messages if text.startswith("round ")]
+    assert logged == [round_line(line, 2) for line in lines]
+    assert logged[0].startswith("round 1/2, 3/4 replies, 1 failed, loss ")
+    assert "accuracy of level 1: " in logged[1]
 
 
 def test_a_late_client_is_left_behind_at_the_deadline(federate: Federate) -> None:

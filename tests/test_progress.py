@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.console import Console
 from nestfl import failure
 from nestfl.display import Lines, display_on
 from nestfl.progress import Follower, JsonLines, RunState
+from server_app.round_line import round_line
 
 
 def test_half_a_line_waits_for_its_end_and_a_broken_one_is_passed_over(tmp_path: Path) -> None:
@@ -94,21 +96,37 @@ def test_progress_is_shown(tmp_path: Path, terminal: bool) -> None:
         {"event": "round", "round": 1},
         {"event": "reply", "round": 2, "done": 4, "of": 10},
     ]
-    record = {"round": 1, "seconds": 2.5, "clients": clients, "levels": levels}
+    train = {"loss": 1.23456}
+    record = {"round": 1, "seconds": 2.5, "clients": clients, "levels": levels, "train": train}
     with display_on(console, quiet=False) as display:
         (tmp_path / "progress.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
         (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
         follower.step(display)
-    accuracies = "accuracy of level 1: 91.2 %, 2: 95.0 %"
-    assert accuracies in screen.getvalue()
+    found = "loss 1.235, accuracy of level 1: 91.2 %, 2: 95.0 %"
+    assert found in screen.getvalue()
     if terminal:
         assert "1/4" in screen.getvalue()
         assert "4/10" in screen.getvalue()
     else:
         assert isinstance(display, Lines)
         assert screen.getvalue() == (
-            f"round 1/4, 8/10 replies, 1 refused, 1 failed, {accuracies}, 2.5 s\n"
+            f"round 1/4, 8/10 replies, 1 refused, 1 failed, {found}, 2.5 s\n"
         )
+
+
+@pytest.mark.parametrize(
+    ("record", "line"),
+    [
+        ({"round": 3, "train": {"loss": 0.5}}, "round 3/9, loss 0.5"),
+        ({"round": 3, "train": {"loss": None}, "levels": None}, "round 3/9"),
+        (
+            {"round": 0, "levels": {"1": {"accuracy": 0.1}}},
+            "round 0/9, accuracy of level 1: 10.0 %",
+        ),
+    ],
+)
+def test_a_line_holds_what_is_known_of_a_round(record: dict[str, Any], line: str) -> None:
+    assert round_line(record, 9) == line
 
 
 def test_the_reason_is_the_servers_error_and_its_causes_without_tracebacks() -> None:
