@@ -204,11 +204,15 @@ def run(**request: Any) -> None:
 @click.option("--json", is_flag=True, help="Print JSON instead of a table.")
 def predict(json: bool, **request: Any) -> None:
     """Answer with a trained level; easy inputs leave at early exits."""
+    from rich.console import Console
+
     from nestfl import predict as predictor
+    from nestfl.passes import unwatched, watched_on
     from strategies.federation import FederationError
 
     try:
-        report = predictor.predict(predictor.Request(**request))
+        asked = predictor.Request(**request)
+        report = predictor.predict(asked, unwatched if json else watched_on(Console(stderr=True)))
     except (ValueError, OSError, FederationError) as error:
         _refuse("predict", error)
     click.echo(predictor.as_json(report)) if json else predictor.show(report)

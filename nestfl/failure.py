@@ -7,6 +7,7 @@ import re
 from protocol.printable import printable
 
 LOG_PREFIX = re.compile(r"(DEBUG|INFO|WARNING|ERROR) *:")
+MODULE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")  # of an error's class
 TRACEBACK = "Traceback (most recent call last):"
 SERVER_FAILED = "Simulation raised an exception"
 CHAINED = (
@@ -29,7 +30,7 @@ def shown(text: str) -> list[str]:
 
 
 def _exception(lines: list[str]) -> list[str]:
-    """The ServerApp's last error, then those that caused it, without their tracebacks."""
+    """The ServerApp's last error, then causes that say more, without their tracebacks."""
     started = [at for at, line in enumerate(lines) if SERVER_FAILED in line]
     if not started:
         return []
@@ -41,4 +42,13 @@ def _exception(lines: list[str]) -> list[str]:
             errors.append([])
         elif errors and line and line not in CHAINED and (errors[-1] or line[0] != " "):
             errors[-1].append(line)
-    return [line for error in reversed(errors) for line in error][:MOST_LINES]
+    told: list[str] = []
+    for error in reversed(errors):
+        if not told or not _repeats(error, told):
+            told += [MODULE.sub("", error[0]), *error[1:]] if error else []
+    return told[:MOST_LINES]
+
+
+def _repeats(cause: list[str], told: list[str]) -> bool:
+    """Whether all that a cause says is said already, as our own errors do."""
+    return " ".join(cause).partition(": ")[2] in " ".join(told)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from nestfl import failure
 from nestfl.display import Lines, display_on
+from nestfl.passes import Watch, watched_on
 from nestfl.progress import Follower, JsonLines, RunState
 from server_app.round_line import round_line
 
@@ -141,6 +142,19 @@ def test_the_reason_is_the_servers_error_and_its_causes_without_tracebacks() -> 
     assert failure.reason(log) == ["ValueError: b", "KeyError: 'a'"]
 
 
+def test_a_cause_that_says_nothing_new_is_left_out() -> None:
+    log = (
+        "ERROR :     Simulation raised an exception\n"
+        "Traceback (most recent call last):\n  File one\n"
+        "pyarrow.lib.ArrowInvalid: no magic bytes\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\n  File two\n"
+        "data.catalog.DataError: /data/train.parquet cannot be read: no magic bytes\n"
+        "ERROR :     Exit Code: 700\n"
+    )
+    assert failure.reason(log) == ["DataError: /data/train.parquet cannot be read: no magic bytes"]
+
+
 def test_without_an_error_the_reason_is_the_end_of_the_log() -> None:
     assert failure.reason("\x1b[92mINFO\x1b[0m: one\n\ntwo\n")[1:] == ["INFO: one", "two"]
 
@@ -149,3 +163,22 @@ def test_what_clients_wrote_into_the_log_commands_no_terminal() -> None:
     log = "\x1b]0;title\x07one\r\x1b[2Jtwo\u202e\n"
     assert failure.reason(log)[1:] == ["one", "two"]
     assert failure.shown("a\x1b[2J\nb\x9b1A") == ["a", "b"]
+
+
+def test_a_long_pass_shows_a_bar_on_a_terminal_and_nothing_elsewhere() -> None:
+    for terminal, patience in ((True, 0.0), (True, 3600.0), (False, 0.0)):
+        screen = io.StringIO()
+        console = Console(file=screen, force_terminal=terminal, width=80)
+        watch: Watch[int] = watched_on(console, patience)
+        assert list(watch(range(3), 3, "answering")) == [0, 1, 2]
+        assert ("answering" in screen.getvalue()) == (terminal and not patience)
+        assert terminal or screen.getvalue() == ""
+
+
+def test_a_pass_that_is_given_up_leaves_no_bar() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    watch: Watch[int] = watched_on(console, 0.0)
+    for _ in range(2):  # a bar that is left would refuse the next
+        batches = watch(range(3), 3, "answering")
+        assert (next(batches), next(batches)) == (0, 1)
+        del batches
