@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from data import DataError
 from nestfl import failure
 from nestfl.display import Lines, display_on
 from nestfl.passes import Watch, watched_on
 from nestfl.progress import Follower, JsonLines, RunState
+from server_app import app as server
+from server_app.config import compose
 from server_app.round_line import round_line
+from tests.grids import InProcessGrid
 
 
 def test_half_a_line_waits_for_its_end_and_a_broken_one_is_passed_over(tmp_path: Path) -> None:
@@ -153,6 +158,19 @@ def test_a_cause_that_says_nothing_new_is_left_out() -> None:
         "ERROR :     Exit Code: 700\n"
     )
     assert failure.reason(log) == ["DataError: /data/train.parquet cannot be read: no magic bytes"]
+
+
+def test_wrong_data_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\nfine,0\nnot so,1,2\n")
+    chosen = f"model=bert-tiny strategy=heterofl dataset=sst2 dataset.path={tmp_path}"
+    with pytest.raises(DataError) as raised:
+        server.run(InProcessGrid(1), compose(f"{chosen} output={tmp_path}"))
+    trace = "".join(traceback.format_exception(raised.value))
+    log = f"ERROR :     Simulation raised an exception\n{trace}ERROR :     Exit Code: 700\n"
+    (line,) = failure.reason(log)
+    assert line.startswith(
+        f"DataError: {tmp_path}/train.csv cannot be read: CSV parse error: Row #3"
+    )
 
 
 def test_without_an_error_the_reason_is_the_end_of_the_log() -> None:
