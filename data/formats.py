@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import logging
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,12 @@ LABEL_COLUMNS = ("label", "fine_label")
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 UNKNOWN = -1
 """The label of an example that has none, or whose class is not published (the tests of GLUE)."""
+
+DEEP_MODES = ("I", "F")
+"""How Pillow's names of more than 8 bits a pixel begin: converting would clip them in silence."""
+GREY_MODES = frozenset({"1", "L", "LA", "La"})
+
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 SplitName = Literal["train", "test"]
 
@@ -127,9 +134,13 @@ def decode_images(
     mode = "L" if facts.in_channels == 1 else "RGB"
     size = facts.image_size
     images = np.empty((count, size, size, facts.in_channels), np.uint8)
+    converted = 0
     for row, file in enumerate(encoded):  # in one thread: small images decode no faster in more
         try:
             with open_image(file) as image:
+                if image.mode.startswith(DEEP_MODES):
+                    raise ValueError(f"pixels of mode {image.mode}: expected 8 bits a channel")
+                converted += (image.mode in GREY_MODES) != (mode == "L")
                 fitted = _fitted(image, size) if facts.any_size else image
                 pixels = np.asarray(fitted.convert(mode))
         except (
@@ -144,7 +155,22 @@ def decode_images(
                 f"{_shown(file, row)} has {found} pixels: {facts.name} has {size}x{size}"
             )
         images[row] = pixels.reshape(images.shape[1:])
+    _say_converted(converted, count, facts)
     return images
+
+
+def _say_converted(converted: int, count: int, facts: ImageFacts) -> None:
+    """Images of other channels than the data set's are taken, but not in silence."""
+    if converted and facts.in_channels == 1:
+        log.warning(
+            "%d of %d images are stored in colour: %s is grey, their brightness is taken",
+            *(converted, count, facts.name),
+        )
+    elif converted:
+        log.warning(
+            "%d of %d images are stored in grey: %s is in colour, their channel is taken for all",
+            *(converted, count, facts.name),
+        )
 
 
 def _fitted(image: Image, size: int) -> Image:
@@ -219,14 +245,19 @@ def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: ImageFacts)
 
 
 def channels_first(images: NDArray[Any], facts: ImageFacts) -> NDArray[np.uint8]:
-    """Images of this data set's shape as [n, channels, height, width], or what is wrong."""
+    """Images of this data set's shape as [n, channels, height, width], or what is wrong.
+
+    Grey ones stand for colour too, as they do in files.
+    """
     channels, height, width = facts.image_shape
     if images.dtype != np.uint8:
         raise DataError(f"images of type {images.dtype}: expected uint8, 0 to 255")
-    if images.shape[1:] == (height, width, channels):
+    shape = images.shape[1:]
+    if shape == (height, width, channels):
         images = images.transpose(0, 3, 1, 2)
-    elif images.shape[1:] == (height, width) and channels == 1:
-        images = images[:, None]
-    elif images.shape[1:] != facts.image_shape:
-        raise DataError(f"images of shape {images.shape[1:]}: {facts.name} has {facts.image_shape}")
+    elif shape != facts.image_shape:
+        if shape not in ((height, width), (height, width, 1), (1, height, width)):
+            raise DataError(f"images of shape {shape}: {facts.name} has {facts.image_shape}")
+        images = images.reshape(-1, 1, height, width).repeat(channels, axis=1)
+        _say_converted(len(images) if channels > 1 else 0, len(images), facts)
     return np.ascontiguousarray(images)

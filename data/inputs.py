@@ -27,7 +27,7 @@ from data.formats import (
 )
 from data.images import ImageData
 from data.spec import DatasetSpec
-from data.text_formats import Texts, open_text_table, read_text_table
+from data.text_formats import Texts, read_text_file
 from data.texts import TextData, TextSplit
 from data.tokens import encode
 
@@ -54,7 +54,7 @@ def read_inputs(path: Path, spec: DatasetSpec) -> Inputs:
 def _read_texts(path: Path, spec: DatasetSpec) -> Inputs:
     facts = TEXTS[spec.name]
     parts = [
-        (file, read_text_table(open_text_table(file), facts, labelled=False))
+        (file, read_text_file(file, facts, labelled=False))
         for file in _files(path, frozenset({".parquet", ".csv"}))
     ]
     if not parts:

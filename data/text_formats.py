@@ -25,38 +25,48 @@ class Texts(NamedTuple):
 
 def read_text_files(files: Sequence[Path], facts: TextFacts) -> Texts:
     """Parquet or CSV files with a column of texts and one of labels."""
-    import pyarrow as pa
-
-    tables = []
-    for table in map(open_text_table, files):
-        columns = [first_column(table, names) for names in (TEXT_COLUMNS, LABEL_COLUMNS)]
-        chosen = table.select(columns).rename_columns(["text", "label"])
-        tables.append(chosen.replace_schema_metadata())
-    return read_text_table(pa.concat_tables(tables), facts)
+    parts = [read_text_file(file, facts) for file in files]
+    texts = [text for part in parts for text in part.texts]
+    return Texts(texts, np.concatenate([part.labels for part in parts]))
 
 
-def open_text_table(file: Path) -> Any:
-    """An Arrow table of a parquet or a CSV file."""
+def read_text_file(file: Path, facts: TextFacts, labelled: bool = True) -> Texts:
+    """A parquet or CSV file; what is wrong is told with the file and the row.
+
+    Rows of CSV are counted as editors do, from 1, which is the header.
+    """
     import pyarrow.csv
 
     if file.suffix != ".csv":
-        return open_parquet(file)
+        table = open_parquet(file)
+        with reading(file):
+            return read_text_table(table, facts, labelled)
     with reading(file):
-        options = pyarrow.csv.ParseOptions(newlines_in_values=True)
-        return pyarrow.csv.read_csv(file, parse_options=options)
+        parsing = pyarrow.csv.ParseOptions(newlines_in_values=True)
+        one_by_one = pyarrow.csv.ReadOptions(use_threads=False)  # else it loses count of the rows
+        table = pyarrow.csv.read_csv(file, read_options=one_by_one, parse_options=parsing)
+        return read_text_table(table, facts, labelled, first_row=2)
 
 
-def read_text_table(table: Any, facts: TextFacts, labelled: bool = True) -> Texts:
+def read_text_table(
+    table: Any, facts: TextFacts, labelled: bool = True, first_row: int = 0
+) -> Texts:
     """An Arrow table with texts, and labels that are numbers or names of classes."""
     texts = table.column(first_column(table, TEXT_COLUMNS)).to_pylist()
     if labelled or set(LABEL_COLUMNS) & set(table.column_names):
         labels = table.column(first_column(table, LABEL_COLUMNS)).to_pylist()
     else:
         labels = [UNKNOWN] * len(texts)
-    for row, (text, label) in enumerate(zip(texts, labels, strict=True)):
+    numbers = np.empty(len(labels), np.int64)
+    for place, (text, label) in enumerate(zip(texts, labels, strict=True)):
+        row = f"row {first_row + place}"
         if not isinstance(text, str) or label is None:
-            raise DataError(f"row {row} holds the text {text!r} and the label {label!r}")
-    return Texts(texts, np.array([_label(label, facts) for label in labels], np.int64))
+            raise DataError(f"{row} holds the text {text!r} and the label {label!r}")
+        try:
+            numbers[place] = _label(label, facts)
+        except DataError as error:
+            raise DataError(f"{row}: {error}") from None
+    return Texts(texts, numbers)
 
 
 def _label(label: Any, facts: TextFacts) -> int:

@@ -4,6 +4,7 @@
 #   deploy/keys.sh NODE...
 set -euo pipefail
 source "$(dirname "$0")/settings.sh"
+umask 077  # private keys are their owner's alone
 (($#)) || die "usage: deploy/keys.sh NODE..."
 
 mkdir -p "$STATE/nodes"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Lets SuperNodes in, by their public keys. Once a node: the SuperLink keeps them in its database.
+# Keys that are in it already are passed over.
 #
 #   deploy/register.sh [PUBLIC_KEY...]     default: all of $STATE/nodes
 set -euo pipefail
@@ -8,7 +9,19 @@ name_link
 
 keys=("$@")
 (($#)) || keys=("$STATE"/nodes/*.pub)
+[[ -e ${keys[0]} ]] || die "no ${keys[0]}: run deploy/keys.sh first"
+told=$(check_link) || die "$told"
+
+failed=
 for key in "${keys[@]}"; do
-  flwr supernode register "$key" nestfl
+  if told=$(flwr supernode register "$key" nestfl 2>&1); then
+    echo "$key: $told"
+  elif [[ $told == *"already in use"* ]]; then
+    echo "$key: is registered already"
+  else
+    echo "$key: not registered: $told" >&2
+    failed=1
+  fi
 done
 flwr supernode list nestfl
+[[ ! $failed ]]

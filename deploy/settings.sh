@@ -22,4 +22,7 @@ root-certificates = "$STATE/ca.crt"
 TOML
 }
 
+# Says what is in the way of a connection to the SuperLink: 1 if it may come, 2 if it is wrong.
+check_link() { python3 "$APP/deploy/check_link.py" "$LINK_HOST" "$LINK_PORT" "$STATE/ca.crt"; }
+
 die() { echo "$*" >&2; exit 1; }

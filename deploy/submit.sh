@@ -7,6 +7,7 @@ set -euo pipefail
 source "$(dirname "$0")/settings.sh"
 name_link
 field() { python3 -c "import json, sys; print(json.load(sys.stdin)$1)"; }
+told=$(check_link) || die "$told"
 
 cd "$APP"
 run=$(flwr run . nestfl --format json --run-config "hydra=\"$*\"" | field '["run-id"]')

@@ -9,6 +9,14 @@
 set -euo pipefail
 source "$(dirname "$0")/settings.sh"
 [[ -f $STATE/server.pem ]] || die "no $STATE/server.pem: run deploy/certificates.sh first"
+[[ $(openssl x509 -in "$STATE/server.pem" -noout -pubkey) == \
+   $(openssl pkey -in "$STATE/server.key" -pubout) ]] ||
+  die "$STATE/server.key is not the key of server.pem: run deploy/certificates.sh again"
+
+# Who trains, what was submitted and all messages are in the database: its owner's alone. SQLite
+# gives the files beside it the same mode.
+(umask 077; touch "$STATE/superlink.db")
+chmod go= "$STATE"/superlink.db* "$STATE/server.key"
 
 exec flower-superlink \
   --host "${BIND:-127.0.0.1}" --port "$LINK_PORT" \

@@ -16,8 +16,36 @@ node=$1 config=$2
 
 child= stopped=
 trap 'stopped=1; [[ -z $child ]] || kill -TERM "$child" 2> /dev/null' TERM INT
+patience=${PATIENCE:-120}
+
+pause() {
+  sleep 5 & child=$!
+  wait "$child" || true
+  [[ ! $stopped ]] || exit 0
+}
+
+# Waits until the SuperLink can be reached, and says what is in the way: for one that does not
+# answer as long as it takes, for one that is not ours as long as a refusal is sat out.
+reach_link() {
+  local began=$SECONDS said= told code
+  while true; do
+    code=0
+    told=$(check_link) || code=$?
+    [[ ! $stopped ]] || exit 0
+    if ((code == 0)); then
+      [[ ! $said ]] || well=$SECONDS  # what was waited is no refusal
+      return
+    fi
+    [[ $told == "$said" ]] || echo "$node: $told; trying again every 5 s" >&2
+    said=$told
+    ((code == 1 || SECONDS - began < patience)) || die "$node: gave up: $told"
+    pause
+  done
+}
+
 well=$SECONDS  # when it last ran
 while true; do
+  reach_link
   began=$SECONDS
   flower-supernode --superlink "$LINK_HOST:$LINK_PORT" --root-certificates "$STATE/ca.crt" \
     --auth-supernode-private-key "$STATE/nodes/$node" \
@@ -30,9 +58,7 @@ while true; do
     exit 0
   fi
   ((SECONDS - began < 30)) || well=$SECONDS
-  ((SECONDS - well <= ${PATIENCE:-120})) || die "$node: gave up (exit code $code), see above"
+  ((SECONDS - well <= patience)) || die "$node: gave up (exit code $code), see above"
   echo "$node: ended (exit code $code), starting again in 5 s" >&2
-  sleep 5 & child=$!
-  wait "$child" || true
-  [[ ! $stopped ]] || exit 0
+  pause
 done

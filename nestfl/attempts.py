@@ -99,7 +99,7 @@ class Run:
     def _say_failed(self, reason: str) -> None:
         self.errors.out(f"nestfl run: the run failed{_after(self.state)}", highlight=False)
         more = [f"The full log: {self.log}", *_how_to_resume(self.run_dir)]
-        for line in [*reason.splitlines(), *more]:
+        for line in [*failure.shown(reason), *more]:
             self.errors.out(f"  {line}", highlight=False)
 
     def _say_stopped(self) -> None:

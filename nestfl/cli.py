@@ -3,195 +3,220 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Any, NoReturn
 
-import typer
+import click
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+from nestfl.overrides import TakesOverrides
+
+FILE = click.Path(path_type=Path)
+COUNT = click.IntRange(min=1)
+SETTINGS = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    "show_default": True,
+}
 
 
-@app.callback()
-def nestfl() -> None:
+@click.group(context_settings=SETTINGS)
+def app() -> None:
     """Federated learning of one network on devices that cannot all hold it."""
 
 
-@app.command()
-def plan(
-    model: Annotated[str, typer.Option(help="The full network.")] = "resnet110",
-    levels: Annotated[
-        int | None,
-        typer.Option(
-            help="How many levels; each costs half of the next (4 if not given), or has its share "
-            "of --budgets (as many as separate them best)."
-        ),
-    ] = None,
-    ratios: Annotated[
-        str | None, typer.Option(help="Each level's share of the cost, such as .125,.25,.5,1.")
-    ] = None,
-    budgets: Annotated[
-        str | None,
-        typer.Option(help="Each client's budget, in the cost's unit, to make levels of."),
-    ] = None,
-    splits: Annotated[
-        str | None,
-        typer.Option(
-            help="Given splits, not searched: DEPTH:WIDTH,... where a depth is a unit's number, or "
-            "a share such as 2/3, .77 or 1.0."
-        ),
-    ] = None,
-    tolerance: Annotated[float, typer.Option(help="How far a cost may be from its target.")] = 0.1,
-    cost: Annotated[str, typer.Option(help="parameters, macs or memory.")] = "parameters",
-    depth_grid: Annotated[
-        int | None, typer.Option(help="Steps of depth to search; each unit if not given.")
-    ] = None,
-    width_step: Annotated[float, typer.Option(help="Step of width to search.")] = 0.05,
-    classes: Annotated[int, typer.Option(help="Classes of the data.")] = 10,
-    channels: Annotated[int, typer.Option(help="Channels of an image.")] = 3,
-    image_size: Annotated[int, typer.Option(help="Height and width of an image.")] = 32,
-    tokens: Annotated[int, typer.Option(help="Tokens of a text, if the network reads text.")] = 128,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(help="An option of the model, such as head=pool or stem=imagenet."),
-    ] = None,
-    latency: Annotated[bool, typer.Option(help="Measure the forward pass on this machine.")] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the levels to this file.")] = None,
-) -> None:
+@app.command(
+    epilog="""\b
+    Examples:
+      nestfl plan --model resnet56 --levels 4
+      nestfl plan --model resnet18 --ratios .1,.3,1 --cost macs
+      nestfl plan --budgets 2e5,2e5,9e5,2e6"""
+)
+@click.option("--model", metavar="NAME", default="resnet110", help="The full network.")
+@click.option(
+    "--levels",
+    metavar="N",
+    type=int,
+    help="How many levels; each costs half of the next (4 if not given), or has its share of "
+    "--budgets (as many as separate them best).",
+)
+@click.option(
+    "--ratios", metavar="LIST", help="Each level's share of the cost, such as .125,.25,.5,1."
+)
+@click.option(
+    "--budgets",
+    metavar="LIST",
+    help="Each client's budget, in the cost's unit, to make levels of.",
+)
+@click.option(
+    "--splits",
+    metavar="LIST",
+    help="Given splits, not searched: DEPTH:WIDTH,... where a depth is a unit's number, or a share "
+    "such as 2/3, .77 or 1.0.",
+)
+@click.option(
+    "--tolerance", metavar="SHARE", default=0.1, help="How far a cost may be from its target."
+)
+@click.option("--cost", metavar="KIND", default="parameters", help="parameters, macs or memory.")
+@click.option(
+    "--depth-grid",
+    metavar="N",
+    type=int,
+    help="Steps of depth to search; each unit if not given.",
+)
+@click.option("--width-step", metavar="STEP", default=0.05, help="Step of width to search.")
+@click.option("--classes", metavar="N", default=10, help="Classes of the data.")
+@click.option("--channels", metavar="N", default=3, help="Channels of an image.")
+@click.option("--image-size", metavar="N", default=32, help="Height and width of an image.")
+@click.option(
+    "--tokens", metavar="N", default=128, help="Tokens of a text, if the network reads text."
+)
+@click.option(
+    "--option",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="An option of the model, such as head=pool or stem=imagenet; may be given several times.",
+)
+@click.option(
+    "--latency/--no-latency", default=True, help="Measure the forward pass on this machine."
+)
+@click.option("--json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--plot", metavar="FILE", type=FILE, help="Draw the levels to this file.")
+def plan(latency: bool, json: bool, plot: Path | None, **request: Any) -> None:
     """Split a network into levels, and show what each one costs."""
     from nestfl import plan as planner  # imports torch: not for --help
 
     try:
-        request = planner.Request.parse(
-            model=model,
-            levels=levels,
-            ratios=ratios,
-            budgets=budgets,
-            splits=splits,
-            tolerance=tolerance,
-            cost=cost,
-            depth_grid=depth_grid,
-            width_step=width_step,
-            classes=classes,
-            channels=channels,
-            image_size=image_size,
-            tokens=tokens,
-            options=option or [],
-        )
-        planned = planner.make_plan(request, latency)
+        planned = planner.make_plan(planner.Request.parse(**request), latency)
         if plot is not None:
             planner.draw(planned, plot)
     except (ValueError, OSError) as error:
-        typer.echo(f"nestfl plan: {error}", err=True)
-        raise typer.Exit(2) from None
-    typer.echo(planner.as_json(planned)) if json else planner.show(planned)
+        _refuse("plan", error)
+    click.echo(planner.as_json(planned)) if json else planner.show(planned)
 
 
-@app.command()
-def run(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="What differs from conf/, such as strategy=heterofl train.lr=0.05."),
-    ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, help="Simulated clients; those of the fleet if not given.")
-    ] = None,
-    cpus_per_client: Annotated[int, typer.Option(min=1, help="Cores that a client takes.")] = 1,
-    gpus_per_client: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Share of a GPU that a client takes; by what training needs if not given."
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Clients at a time; as many as there are cores if not given."),
-    ] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="Where the run's record goes.")] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="A run directory or a checkpoint to go on from.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show only how it ended.")] = False,
-) -> None:
+@app.command(
+    cls=TakesOverrides,
+    epilog="""\b
+    Examples:
+      nestfl run
+      nestfl run strategy=heterofl model=resnet56 rounds=50 train.lr=0.05
+      nestfl run fleet=small dataset=cifar10 dataset.path=cifar --workers 2
+      nestfl run --resume runs/20260131-120000-scalefl-resnet20-digits rounds=100
+
+    A wrong key or choice is answered with those that there are; conf/ holds them all.""",
+)
+@click.argument(
+    "overrides",
+    nargs=-1,
+    metavar="[KEY=VALUE]...",
+    help="Settings that differ from conf/, such as strategy=heterofl or train.lr=0.05.",
+)
+@click.option(
+    "--nodes", metavar="N", type=COUNT, help="Simulated clients; those of the fleet if not given."
+)
+@click.option(
+    "--cpus-per-client", metavar="N", type=COUNT, default=1, help="Cores that a client takes."
+)
+@click.option(
+    "--gpus-per-client",
+    metavar="SHARE",
+    type=click.FloatRange(min=0),
+    help="Share of a GPU that a client takes; by what training needs if not given.",
+)
+@click.option(
+    "--workers",
+    metavar="N",
+    type=COUNT,
+    help="Clients at a time; as many as there are cores if not given.",
+)
+@click.option(
+    "--run-dir",
+    metavar="FOLDER",
+    type=FILE,
+    help="Where the run's record goes; a new folder in runs/ if not given.",
+)
+@click.option(
+    "--resume", metavar="RUN", type=FILE, help="A run directory or a checkpoint to go on from."
+)
+@click.option("--quiet", is_flag=True, help="Show only how it ended.")
+def run(**request: Any) -> None:
     """Train in a simulation on this machine."""
     from nestfl import run as runner
 
-    request = runner.Request(
-        overrides=overrides or [],
-        nodes=nodes,
-        cpus_per_client=cpus_per_client,
-        gpus_per_client=gpus_per_client,
-        workers=workers,
-        run_dir=run_dir,
-        resume=resume,
-        quiet=quiet,
-    )
-    raise typer.Exit(runner.run(request))
+    raise SystemExit(runner.run(runner.Request(**request)))
 
 
-@app.command()
-def predict(
-    run: Annotated[Path, typer.Argument(help="A run directory, or a checkpoint in one.")],
-    inputs: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A folder of images, an image, parquet or .npz; the run's test set if not given."
-        ),
-    ] = None,
-    level: Annotated[
-        int | None, typer.Option(help="The level that answers; the largest if not given.")
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(help="Average cost: a share of the MACs of always running to the end."),
-    ] = None,
-    budget_ms: Annotated[
-        float | None, typer.Option(help="Average cost: milliseconds a sample, as measured here.")
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="Confidence from which on a sample leaves, at all exits.")
-    ] = None,
-    max_loss: Annotated[
-        float | None,
-        typer.Option(help="The least cost that loses so many points of accuracy on validation."),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(help="Samples that are answered together.")] = 256,
-    output: Annotated[
-        Path | None, typer.Option(help="Write all answers to this .csv or .json file.")
-    ] = None,
-    table: Annotated[
-        bool, typer.Option("--table", help="Show accuracy and cost for a range of budgets instead.")
-    ] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw accuracy against cost to this file; as --table.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
+@app.command(
+    epilog="""\b
+    Examples:
+      nestfl predict runs/RUN photos/ --budget 0.7 --output answers.csv
+      nestfl predict runs/RUN --table"""
+)
+@click.argument("run", type=FILE, help="A run directory, or a checkpoint in one.")
+@click.argument(
+    "inputs",
+    required=False,
+    type=FILE,
+    help="A folder of images, an image, parquet, .npz, or .csv for texts; the run's test set if "
+    "not given.",
+)
+@click.option(
+    "--level", metavar="N", type=int, help="The level that answers; the largest if not given."
+)
+@click.option(
+    "--budget",
+    metavar="SHARE",
+    type=float,
+    help="Average cost: a share of the MACs of always running to the end.",
+)
+@click.option(
+    "--budget-ms",
+    metavar="MS",
+    type=float,
+    help="Average cost: milliseconds a sample, as measured here.",
+)
+@click.option(
+    "--threshold",
+    metavar="SHARE",
+    type=float,
+    help="Confidence from which on a sample leaves, at all exits.",
+)
+@click.option(
+    "--max-loss",
+    metavar="POINTS",
+    type=float,
+    help="The least cost that loses so many points of accuracy on validation.",
+)
+@click.option("--batch-size", metavar="N", default=256, help="Samples that are answered together.")
+@click.option(
+    "--output", metavar="FILE", type=FILE, help="Write all answers to this .csv or .json file."
+)
+@click.option(
+    "--table", is_flag=True, help="Show accuracy and cost for a range of budgets instead."
+)
+@click.option(
+    "--plot",
+    metavar="FILE",
+    type=FILE,
+    help="Draw accuracy against cost to this file; as --table.",
+)
+@click.option("--json", is_flag=True, help="Print JSON instead of a table.")
+def predict(json: bool, **request: Any) -> None:
     """Answer with a trained level; easy inputs leave at early exits."""
+    from rich.console import Console
+
     from nestfl import predict as predictor
+    from nestfl.passes import unwatched, watched_on
     from strategies.federation import FederationError
 
     try:
-        request = predictor.Request(
-            run=run,
-            inputs=inputs,
-            level=level,
-            budget=budget,
-            budget_ms=budget_ms,
-            threshold=threshold,
-            max_loss=max_loss,
-            batch_size=batch_size,
-            output=output,
-            table=table,
-            plot=plot,
-        )
-        report = predictor.predict(request)
+        asked = predictor.Request(**request)
+        report = predictor.predict(asked, unwatched if json else watched_on(Console(stderr=True)))
     except (ValueError, OSError, FederationError) as error:
-        typer.echo(f"nestfl predict: {error}", err=True)
-        raise typer.Exit(2) from None
-    typer.echo(predictor.as_json(report)) if json else predictor.show(report)
+        _refuse("predict", error)
+    click.echo(predictor.as_json(report)) if json else predictor.show(report)
+
+
+def _refuse(command: str, error: Exception) -> NoReturn:
+    click.echo(f"nestfl {command}: {error}", err=True)
+    raise SystemExit(2)

@@ -12,7 +12,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from nestfl.progress import Display, RunState, accuracies_of
+from nestfl.progress import Display, RunState
+from server_app.round_line import accuracies_part, round_line
 
 
 class Lines:
@@ -27,11 +28,12 @@ class Lines:
             self._console.out(lacks_line(state.lacks), highlight=False)
             self._warned = True
         for record in finished:
-            self._console.out(round_line(record, state), highlight=False)
+            parts = (round_line(record, state.rounds), time_left(state))
+            self._console.out(", ".join(filter(None, parts)), highlight=False)
 
 
 class Bars:
-    """Bars of the rounds and of the current round's replies, and the levels' accuracies."""
+    """Bars of the rounds and of the current one's replies; the last loss and accuracies."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -43,8 +45,8 @@ class Bars:
         )
         self._rounds: TaskID = self._progress.add_task("rounds", total=None, note="starting Flower")
         self._replies: TaskID = self._progress.add_task("replies", total=None, note="")
-        self._levels = Text()
-        self._live = Live(Group(self._progress, self._levels), console=console)
+        self._found = Text()
+        self._live = Live(Group(self._progress, self._found), console=console)
 
     def __enter__(self) -> Bars:
         self._live.start()
@@ -60,8 +62,8 @@ class Bars:
             )
         done, of = state.replies or (0, None)
         self._progress.update(self._replies, total=of, completed=done)
-        lines = [lacks_line(state.lacks), levels_line(state.accuracies)]
-        self._levels.plain = "\n".join(filter(None, lines))
+        found = ", ".join(filter(None, (state.loss, accuracies_part(state.accuracies))))
+        self._found.plain = "\n".join(filter(None, (lacks_line(state.lacks), found)))
 
 
 class Silence:
@@ -82,25 +84,6 @@ def display_on(console: Console, quiet: bool) -> Iterator[Display]:
             yield bars
 
 
-def round_line(record: dict[str, Any], state: RunState) -> str:
-    """A round in one line: its number, replies, accuracies and time."""
-    parts = [f"round {record.get('round')}/{state.rounds or '?'}"]
-    if isinstance(clients := record.get("clients"), dict):
-        parts.append(f"{clients.get('replied')}/{clients.get('sampled')} replies")
-        lost = {fault: _count(clients.get(fault)) for fault in ("refused", "failed")}
-        parts += [f"{number} {fault}" for fault, number in lost.items() if number]
-    parts.append(levels_line(accuracies_of(record)))
-    if isinstance(seconds := record.get("seconds"), (int, float)):
-        parts.append(f"{seconds:.1f} s")
-    parts.append(time_left(state))
-    return ", ".join(filter(None, parts))
-
-
-def levels_line(accuracies: dict[str, float]) -> str:
-    shown = [f"{level}: {100 * accuracy:.1f} %" for level, accuracy in accuracies.items()]
-    return "accuracy of level " + ", ".join(shown) if shown else ""
-
-
 def lacks_line(lacks: dict[str, str]) -> str:
     shown = [f"level {level} ({lack})" for level, lack in lacks.items()]
     return f"Warning: no client holds {', '.join(shown)}" if shown else ""
@@ -109,10 +92,3 @@ def lacks_line(lacks: dict[str, str]) -> str:
 def time_left(state: RunState) -> str:
     seconds = state.seconds_left()
     return "" if not seconds else f"{timedelta(seconds=round(seconds))} left"
-
-
-def _count(fault: object) -> int:
-    """How many clients a fault had, also where they are counted by reason."""
-    if isinstance(fault, dict):
-        return sum(map(_count, fault.values()))
-    return fault if isinstance(fault, int) else 0

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import re
 
-ANSI_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+from protocol.printable import printable
+
 LOG_PREFIX = re.compile(r"(DEBUG|INFO|WARNING|ERROR) *:")
+MODULE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")  # of an error's class
 TRACEBACK = "Traceback (most recent call last):"
 SERVER_FAILED = "Simulation raised an exception"
 CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-MOST_LINES = 10
+MOST_LINES, LONGEST_LINE = 10, 2000
 
 
 def reason(log: str) -> list[str]:
     """The error that ended the ServerApp, or the log's last lines where there was none."""
-    lines = [line.rstrip() for line in ANSI_CODE.sub("", log).splitlines()]
+    lines = shown(log)
     tail = [line for line in lines if line][-MOST_LINES:]
     return _exception(lines) or ["It ended without a result; the log's last lines:", *tail]
 
 
+def shown(text: str) -> list[str]:
+    """The lines of a text, in part the clients', as a terminal may have them."""
+    return [printable(line, LONGEST_LINE).rstrip() for line in text.splitlines()]
+
+
 def _exception(lines: list[str]) -> list[str]:
-    """The ServerApp's last error, then those that caused it, without their tracebacks."""
+    """The ServerApp's last error, then causes that say more, without their tracebacks."""
     started = [at for at, line in enumerate(lines) if SERVER_FAILED in line]
     if not started:
         return []
@@ -35,4 +42,13 @@ def _exception(lines: list[str]) -> list[str]:
             errors.append([])
         elif errors and line and line not in CHAINED and (errors[-1] or line[0] != " "):
             errors[-1].append(line)
-    return [line for error in reversed(errors) for line in error][:MOST_LINES]
+    told: list[str] = []
+    for error in reversed(errors):
+        if not told or not _repeats(error, told):
+            told += [MODULE.sub("", error[0]), *error[1:]] if error else []
+    return told[:MOST_LINES]
+
+
+def _repeats(cause: list[str], told: list[str]) -> bool:
+    """Whether all that a cause says is said already, as our own errors do."""
+    return " ".join(cause).partition(": ")[2] in " ".join(told)

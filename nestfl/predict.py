@@ -6,18 +6,21 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from torch import Tensor
 
 from data.clients import global_test
 from data.inputs import Inputs, read_inputs
 from data.spec import DatasetSpec
 from inference import Answers
+from nestfl.passes import Watch, unwatched
 from nestfl.prediction import TO_THE_END, Outcome, Plan, Predictor, Result, compare
 from server_app.restored import RestoredLevel, load_level
 
@@ -86,8 +89,8 @@ class Report:
     outcomes: Sequence[Outcome] = ()
 
 
-def predict(request: Request) -> Report:
-    """Answer as asked, and write what was asked for."""
+def predict(request: Request, watch: Watch[Tensor] = unwatched) -> Report:
+    """Answer as asked, and write what was asked for; `watch` sees each pass over batches."""
     level = load_level(request.run, request.level)
     if level.untrained:
         Console(stderr=True).out(
@@ -100,7 +103,7 @@ def predict(request: Request) -> Report:
         raise PredictError(f"nothing to answer for: {request.inputs} holds no inputs")
     if request.plot is not None and not inputs.labelled:
         raise PredictError("--plot draws accuracy, and these inputs have no labels")
-    predictor = Predictor(level, request.batch_size)
+    predictor = Predictor(level, request.batch_size, watch)
     if request.compares:
         report = Report(predictor, inputs, TO_THE_END, outcomes=compare(predictor, inputs))
         if request.plot is not None:
@@ -136,10 +139,10 @@ def _plan(request: Request, predictor: Predictor) -> Plan:
 # --- on the terminal -------------------------------------------------------------------------
 
 
-def show(report: Report) -> None:
+def show(report: Report, console: Console | None = None) -> None:
     """Print the first answers, or the table of budgets."""
-    console = Console()
-    console.print(_outcomes_table(report) if report.outcomes else _answers_table(report))
+    console = console or Console()
+    _print_table(console, *(_outcomes(report) if report.outcomes else _answers(report)))
     if report.result is not None:
         console.print(_summary(report, report.result), highlight=False)
     else:
@@ -151,15 +154,27 @@ def show(report: Report) -> None:
         )
 
 
-def _answers_table(report: Report) -> Table:
-    rows = _rows(report)
-    table = Table(title=f"The first {min(SHOWN, len(rows))} of {len(rows)} answers")
+def _print_table(console: Console, title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """A table, or a line for each row where the terminal is too narrow: nothing is cut off."""
+    table = Table(title=title)
     for heading in rows[0]:
         table.add_column(heading, justify="right")
-    for row in rows[:SHOWN]:
-        cells = {**row, "confidence": f"{row['confidence']:.3f}"}
-        table.add_row(*map(str, cells.values()))
-    return table
+    for row in rows:
+        table.add_row(*map(escape, row.values()))
+    unbounded = console.options.update(width=10_000)
+    if console.measure(table, options=unbounded).maximum <= console.width:
+        console.print(table)
+        return
+    lines = (", ".join(f"{heading} {cell}" for heading, cell in row.items()) for row in rows)
+    for line in (title, *lines):
+        console.print(line, highlight=False, markup=False)
+
+
+def _answers(report: Report) -> tuple[str, list[dict[str, str]]]:
+    rows = _rows(report)
+    shown = [{**row, "confidence": f"{row['confidence']:.3f}"} for row in rows[:SHOWN]]
+    title = f"The first {len(shown)} of {len(rows)} answers"
+    return title, [{key: str(cell) for key, cell in row.items()} for row in shown]
 
 
 def _summary(report: Report, result: Result) -> str:
@@ -180,24 +195,24 @@ def _title(level: RestoredLevel) -> str:
     return f"Level {level.number}{mark} after round {level.round}"
 
 
-def _outcomes_table(report: Report) -> Table:
+def _outcomes(report: Report) -> tuple[str, list[dict[str, str]]]:
     level = report.predictor.level
-    table = Table(title=f"{_title(level)}: budgets")
     left = f"% left at {'/'.join(map(str, level.exits))}"
-    for heading in ("budget", "accuracy", "M MACs", "share", "ms", "speed-up", left):
-        table.add_column(heading, justify="right")
+    rows = []
     for outcome in report.outcomes:
         result = outcome.result
-        table.add_row(
-            f"{outcome.budget:.3f}",
-            "" if result.accuracy is None else f"{result.accuracy:.2%}",
-            f"{result.macs / 1e6:.2f}",
-            f"{result.share:.3f}",
-            f"{outcome.milliseconds:.3f}",
-            f"{outcome.speedup:.2f}",
-            "/".join(f"{100 * share:.0f}" for share in result.exits),
+        rows.append(
+            {
+                "budget": f"{outcome.budget:.3f}",
+                "accuracy": "" if result.accuracy is None else f"{result.accuracy:.2%}",
+                "M MACs": f"{result.macs / 1e6:.2f}",
+                "share": f"{result.share:.3f}",
+                "ms": f"{outcome.milliseconds:.3f}",
+                "speed-up": f"{outcome.speedup:.2f}",
+                left: "/".join(f"{100 * share:.0f}" for share in result.exits),
+            }
         )
-    return table
+    return f"{_title(level)}: budgets", rows
 
 
 # --- in files --------------------------------------------------------------------------------

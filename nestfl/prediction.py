@@ -33,6 +33,7 @@ from inference import (
     scores,
 )
 from models.registry import SlicedNetwork
+from nestfl.passes import Watch, unwatched
 from server_app.restored import RestoredLevel
 from strategies.cost import macs_by_exit
 
@@ -85,13 +86,16 @@ class Result:
 class Predictor:
     """Answers with a level's network, as this machine computes it best."""
 
-    def __init__(self, level: RestoredLevel, batch_size: int) -> None:
-        self.level, self.batch_size = level, batch_size
+    def __init__(
+        self, level: RestoredLevel, batch_size: int, watch: Watch[Tensor] = unwatched
+    ) -> None:
+        self.level, self.batch_size, self.watch = level, batch_size, watch
         self.place = Placement.of(level.settings, level.net)
         net = level.net.to(self.place.device)
         if needs_statistics(net) or level.outdated_statistics:
             batches = islice(evaluation_batches(self._clients.train), CALIBRATION_BATCHES)
-            net = freeze(net, (self._placed(images) for images, _ in batches))
+            placed = (self._placed(images) for images, _ in batches)
+            net = freeze(net, self.watch(placed, CALIBRATION_BATCHES, "gathering statistics"))
         self.net: SlicedNetwork = net
         self.alone = only_last_exit(net, level.exits[-1])
 
@@ -112,14 +116,14 @@ class Predictor:
 
     @cached_property
     def _scores(self) -> Tensor:
-        return scores(self.net, self.batches(self._validation))
+        return scores(self.net, self.batches(self._validation, "fitting thresholds"))
 
     @cached_property
     def _hits(self) -> Tensor:
         """Whether each exit is right about each validation sample, [exits, n]."""
         classes = [
             torch.stack([answers.classes for answers in anytime(self.net, batch)]).cpu()
-            for batch in self.batches(self._validation)
+            for batch in self.batches(self._validation, "fitting thresholds")
         ]
         return torch.cat(classes, 1) == self._validation.labels
 
@@ -185,8 +189,9 @@ class Predictor:
             exits=tuple((counts / len(hits)).tolist()),
         )
 
-    def batches(self, data: Examples) -> Iterator[Tensor]:
-        return (self._placed(images) for images, _ in data.batches(self.batch_size))
+    def batches(self, data: Examples, what: str = "answering") -> Iterator[Tensor]:
+        placed = (self._placed(images) for images, _ in data.batches(self.batch_size))
+        return self.watch(placed, math.ceil(len(data) / self.batch_size), what)
 
     def _placed(self, images: Tensor) -> Tensor:
         images = images.to(self.place.device)
@@ -249,7 +254,7 @@ def side_by_side(
     parts: list[list[Answers]] = []
     while not passes or sum(seconds) < LEAST_SECONDS:
         passes, parts = passes + 1, [[] for _ in plans]
-        for batch in predictor.batches(data):
+        for batch in predictor.batches(data, f"timing budgets, pass {passes}"):
             for number, plan in enumerate(plans):
                 start = time.perf_counter()
                 parts[number].append(predictor.answer(batch, plan))

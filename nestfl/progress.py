@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from server_app.files import METRICS_FILE, PROGRESS_FILE
+from server_app.round_line import accuracies_of, loss_part
 
 RECENT_ROUNDS = 5
 
@@ -54,6 +55,8 @@ class RunState:
     """The last round that has ended."""
     replies: tuple[int, int] | None = None
     """Replies that have come in the current round, and those expected."""
+    loss: str = ""
+    """What the clients' training came to in that round, in words."""
     accuracies: dict[str, float] = field(default_factory=dict)
     """Each level's accuracy at the last evaluation, by its number, which may be marked."""
     lacks: dict[str, str] = field(default_factory=dict)
@@ -81,6 +84,7 @@ class RunState:
     def take_metrics(self, record: dict[str, Any], now: float) -> None:
         if isinstance(number := record.get("round"), int):
             self._end_round(number, now)
+        self.loss = loss_part(record) or self.loss
         if accuracies := accuracies_of(record):
             self.accuracies = accuracies
 
@@ -129,18 +133,3 @@ class Follower:
         for record in finished:
             self.state.take_metrics(record, now)
         display.update(self.state, finished)
-
-
-def accuracies_of(record: dict[str, Any]) -> dict[str, float]:
-    """Each level's accuracy in a round's record; none where the round was not evaluated.
-
-    A level that nobody holds is marked: "4 (untrained)".
-    """
-    levels = record.get("levels")
-    if not isinstance(levels, dict):
-        return {}
-    return {
-        f"{level} ({values['lack']})" if "lack" in values else str(level): float(values["accuracy"])
-        for level, values in levels.items()
-        if isinstance(values, dict) and isinstance(values.get("accuracy"), (int, float))
-    }

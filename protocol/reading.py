@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from protocol.printable import printable
+
 MOST = 2**53
 """The largest whole number that a record may hold: up to it, floats are exact."""
 LONGEST_SHOWN = 80
@@ -16,10 +18,13 @@ LONGEST_SHOWN = 80
 
 
 class ProtocolError(ValueError):
-    """A record that the other side cannot have meant; `reason` is the word it is counted under."""
+    """A record that the other side cannot have meant, quoted only as far as is safe.
+
+    `reason` is the word that it is counted under.
+    """
 
     def __init__(self, text: str, reason: str = "report") -> None:
-        super().__init__(text)
+        super().__init__(printable(text))
         self.reason = reason
 
 

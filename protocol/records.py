@@ -21,6 +21,7 @@ from models.slicing import Slice
 from models.task import Task
 from protocol.arrays import unpack
 from protocol.code import VERSION, code_hash
+from protocol.printable import printable
 from protocol.reading import (
     LONGEST_SHOWN,
     MOST,
@@ -123,7 +124,8 @@ class Profile:
         whole(self.examples, "examples")
         if self.budget is not None:
             within(self.budget, "budget", LEAST_BUDGET, MOST)
-        text(self.device, "device", LONGEST_SHOWN)
+        device = printable(text(self.device, "device", LONGEST_SHOWN))
+        object.__setattr__(self, "device", device)
 
     def record(self) -> ConfigRecord:
         return ConfigRecord({"json": json.dumps(asdict(self))})

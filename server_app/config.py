@@ -21,8 +21,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from server_app.files import CONFIG_FILE
+from server_app.keys import copies, keys_by_name, values_by_key
 from server_app.settings import Config, ModelConfig
-from server_app.typed import EXTRA, ConfigError, build, reject_unknown
+from server_app.typed import EXTRA, ConfigError, build, choose_from, reject_unknown
 
 __all__ = [
     "Config",
@@ -34,6 +35,7 @@ __all__ = [
     "load",
     "run_directory",
     "seen_from",
+    "settings_by_name",
 ]
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -52,8 +54,21 @@ def compose(overrides: str | Iterable[str] = "") -> Config:
     for override in changed:
         _check_key(base, override.key)
         _set(base, override)
-    config = build(Config, _plain(base))
+    config = _built(base)
     return config if config.resume else _with_the_tokenizer_of_its_weights(config)
+
+
+def _built(base: DictConfig) -> Config:
+    """The checked configuration; a wrong value is told under the key that it was taken from."""
+    try:
+        return build(Config, _plain(base))
+    except ConfigError as error:
+        for copy, source in copies(base).items():
+            part, _, name = copy.rpartition(".")
+            told = f"{part}: {name} is "  # as a part's own checks begin
+            if str(error).startswith(told):
+                raise ConfigError(f"{source} is {str(error).removeprefix(told)}") from error
+        raise
 
 
 def _with_the_tokenizer_of_its_weights(config: Config) -> Config:
@@ -90,6 +105,13 @@ def choices(group: str) -> list[str]:
     """The names that a group can be set to; files with a leading underscore are parts of others."""
     files = (CONF / group).glob("*.yaml")
     return sorted(file.stem for file in files if not file.stem.startswith("_"))
+
+
+def settings_by_name() -> dict[str, str]:
+    """What can be set: the groups, and each key both under itself and under its last name."""
+    config = _composed([])
+    known = [*groups(), *values_by_key(config)]
+    return keys_by_name(config) | {key: key for key in known}
 
 
 def dump(config: Config) -> str:
@@ -141,7 +163,7 @@ def _parse(text: str) -> _Override:
 def _checked_choice(group: str, name: str) -> str:
     offered = choices(group)
     if name not in offered:
-        raise ConfigError(f"unknown {group} {name!r}; choose from {', '.join(offered)}")
+        raise ConfigError(f"unknown {group} {name!r}; {choose_from(name, offered)}")
     return name
 
 
@@ -208,7 +230,8 @@ def _check_key(config: DictConfig, key: str) -> None:
     for name in key.split("."):
         if not isinstance(node, DictConfig):
             raise ConfigError(f"no key {key!r}: {'.'.join(path)} is a single value")
-        reject_unknown(".".join(path), {name: None}, [str(known) for known in node])
+        known = {*map(str, node), *(groups() if node is config else ())}
+        reject_unknown(".".join(path), {name: None}, sorted(known), keys_by_name(config))
         node = node._get_node(name)
         path.append(name)
     if isinstance(node, DictConfig):

@@ -1,8 +1,11 @@
-"""Keeps a run's record as it goes: the checkpoint first, then the round's line, then progress."""
+"""Keeps a run's record as it goes: the checkpoint first, then the round's line, then progress.
+
+A round's end is logged, too: of a deployed run that is what one sees."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,11 +13,14 @@ from server_app import checkpoint
 from server_app.config import Config
 from server_app.files import PROGRESS_FILE
 from server_app.record import RunRecord
+from server_app.round_line import round_line
 from strategies.base import NestedStrategy
 from strategies.enrolment import Client
 from strategies.federation import Observer
 from strategies.fleet import lacks
 from strategies.planning import Level
+
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
 class Recorder(Observer):
@@ -47,6 +53,7 @@ class Recorder(Observer):
             checkpoint.save(self.record.checkpoints, number, tensors, state, keep)
         self.record.append(metrics)  # type: ignore[arg-type]
         self._tell(event="round", round=number)
+        log.info("%s", round_line(metrics, self.config.rounds))
 
     def ended(self, reason: str | None) -> None:
         self._tell(event="end", reason=reason, crashed=self._crashed())

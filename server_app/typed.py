@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -36,12 +37,28 @@ def build(cls: type[Settings], values: Mapping[str, Any], path: str = "") -> Set
         raise ConfigError(f"{path}: {error}" if path else str(error)) from error
 
 
-def reject_unknown(path: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raise for the first key that is not known, with those that are."""
+def reject_unknown(
+    path: str,
+    given: Mapping[str, Any],
+    known: Sequence[str],
+    elsewhere: Mapping[str, str] = {},
+) -> None:
+    """Raise for the first key that is not known, with those that are.
+
+    Keys of the same name in other places are `elsewhere`, whole.
+    """
     for name in given:
         if name not in known:
             where = f" in {path}" if path else ""
-            raise ConfigError(f"no key {name!r}{where}; choose from {', '.join(sorted(known))}")
+            choices = choose_from(name, sorted(known), elsewhere.get(name))
+            raise ConfigError(f"no key {name!r}{where}; {choices}")
+
+
+def choose_from(given: object, choices: Sequence[str], meant: str | None = None) -> str:
+    """The choices, and what was meant: as told, or the one that is most like what was given."""
+    meant = meant or next(iter(get_close_matches(str(given), choices, n=1)), None)
+    listed = f"hoose from {', '.join(choices)}"
+    return f"did you mean {meant}? C{listed}" if meant else f"c{listed}"
 
 
 def _gather_extra(hints: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -63,8 +80,8 @@ def _checked(hint: Any, value: Any, path: str) -> Any:
         return build(hint, value, path)  # type: ignore[arg-type]
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
-            choices = ", ".join(get_args(hint))
-            raise ConfigError(f"unknown {path} {value!r}; choose from {choices}")
+            choices = choose_from(value, get_args(hint))
+            raise ConfigError(f"unknown {path} {value!r}; {choices}")
         return value
     if get_origin(hint) is tuple:
         if not isinstance(value, Sequence) or isinstance(value, str):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Generic, TypeVar
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from protocol.printable import printable
 from protocol.reading import ProtocolError, reading
 from protocol.records import footprint
 
@@ -128,7 +128,6 @@ def _reply(to: To, message: Message, most: int) -> Reply[To]:
 
 
 def _brief(reason: str | None) -> str:
-    """The last line that says something, without colours: a simulation sends whole tracebacks."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", reason or "")
-    lines = [line.strip() for line in plain.splitlines() if line.strip()]
-    return lines[-1][:500] if lines else ""
+    """The last line that says something: a simulation sends whole tracebacks, a client anything."""
+    lines = (printable(line).strip() for line in reversed((reason or "").splitlines()))
+    return next(filter(None, lines), "")

@@ -12,10 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from data.catalog import IMAGES, DataError
 from data.formats import read_idx, read_npz, read_parquet
+from data.images import ImageData
 from data.inputs import read_inputs
 from data.locate import locate
 from data.spec import DatasetSpec
@@ -144,3 +146,59 @@ def test_a_broken_idx_file_is_named(broken: bytes, tmp_path: Path) -> None:
     labels.write_bytes(broken)
     with pytest.raises(DataError, match=r"images\.gz cannot be read: "):
         read_idx([images, labels], IMAGES["mnist"], "train")
+
+
+# Images of other channels than the data set's
+
+
+GREY = np.arange(2 * 32 * 32, dtype=np.uint32).astype(np.uint8).reshape(2, 32, 32)
+
+
+def write_files(folder: Path, images: NDArray[Any]) -> None:
+    for label, pixels in enumerate(images):
+        (folder / str(label)).mkdir(parents=True)
+        Image.fromarray(pixels).save(folder / str(label) / "one.png")
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (32, 32, 1), (1, 32, 32)])
+def test_grey_images_stand_for_colour_in_files_and_in_archives_and_it_is_said(
+    shape: tuple[int, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_files(tmp_path / "files", GREY)
+    write_npz(tmp_path / "all.npz", images=GREY.reshape(2, *shape))
+    of_files = read_inputs(tmp_path / "files", SPEC)
+    of_archive = read_inputs(tmp_path / "all.npz", SPEC)
+    for inputs in (of_files, of_archive):
+        assert isinstance(inputs.data, ImageData)
+        assert (inputs.data.images.numpy() == GREY[:, None].repeat(3, 1)).all()
+        assert inputs.data.labels.tolist() == [0, 1]
+    said = "2 of 2 images are stored in grey: cifar10 is in colour, their channel is taken for all"
+    assert caplog.messages == [said, said]
+
+
+def test_colour_stands_for_grey_in_files_and_it_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pixels = np.zeros((1, 28, 28, 3), np.uint8)
+    pixels[..., 1] = 200
+    write_files(tmp_path, pixels)
+    inputs = read_inputs(tmp_path, DatasetSpec("mnist"))
+    assert isinstance(inputs.data, ImageData)
+    assert inputs.data.images.unique().tolist() == [117]  # 0.587 of 200
+    assert "1 of 1 images are stored in colour: mnist is grey" in caplog.text
+
+
+def test_nothing_is_said_of_images_that_have_the_right_channels(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_files(tmp_path, PIXELS)
+    read_inputs(tmp_path, SPEC)
+    assert caplog.messages == []
+
+
+def test_pixels_that_would_be_clipped_are_refused(tmp_path: Path) -> None:
+    write_files(tmp_path, GREY.astype(np.uint16) * 256)
+    with pytest.raises(
+        DataError, match=r"one\.png cannot be decoded: pixels of mode I;16: expected"
+    ):
+        read_inputs(tmp_path, SPEC)

@@ -137,6 +137,9 @@ def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> No
     assert round_tripped(config, tmp_path) == config
 
 
+MODELS = ", ".join(choices("model"))
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -151,8 +154,22 @@ def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> No
             "experiment=nope",
             f"unknown experiment 'nope'; choose from {', '.join(choices('experiment'))}",
         ),
-        ("model=_resnet", f"unknown model '_resnet'; choose from {', '.join(choices('model'))}"),
-        ("checkpoint.evry=1", "no key 'evry' in checkpoint; choose from every, keep"),
+        ("model=_bert", f"unknown model '_bert'; did you mean bert? Choose from {MODELS}"),
+        (
+            "checkpoint.evry=1",
+            "no key 'evry' in checkpoint; did you mean every? Choose from every, keep",
+        ),
+        (
+            "strategy=heterofI",
+            "unknown strategy 'heterofI'; did you mean heterofl? "
+            "Choose from decoupled, fedavg, heterofl, scalefl",
+        ),
+        (
+            "weighting=exampels",
+            "unknown weighting 'exampels'; did you mean examples? Choose from uniform, examples",
+        ),
+        ("fleet.clients=0", "fleet.clients is 0: expected at least 1"),
+        ("seed=-1", "seed is -1: expected 0 or more"),
         ("rounds.x=3", "no key 'rounds.x': rounds is a single value"),
         ("evaluate=3", "evaluate: set its keys one by one, evaluate.every=..."),
         ("rounds", "'rounds' is no override: expected key=value, without spaces"),
@@ -273,13 +290,25 @@ def test_a_mistake_is_answered_in_one_sentence(overrides: str, message: str) -> 
     assert str(raised.value) == message
 
 
-@pytest.mark.parametrize(("key", "where"), [("train.lrr", " in train"), ("lr", "")])
-def test_an_unknown_key_is_answered_with_the_known_ones(key: str, where: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "where", "meant"),
+    [
+        ("train.lrr", " in train", "lr"),
+        ("stratgey", "", "strategy"),
+        ("expriment", "", "experiment"),
+        ("lr", "", "train.lr"),
+        ("train.rounds", " in train", "rounds"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_one_that_is_meant_and_the_known_ones(
+    key: str, where: str, meant: str
+) -> None:
     with pytest.raises(ConfigError) as raised:
         compose(f"{key}=1")
-    message = str(raised.value)
-    assert message.startswith(f"no key {key.split('.')[-1]!r}{where}; choose from ")
-    assert "lr," in message if where else "rounds," in message
+    told, _, choices = str(raised.value).partition(" Choose from ")
+    assert told == f"no key {key.split('.')[-1]!r}{where}; did you mean {meant}?"
+    assert {"lr", "epochs"} <= set(choices.split(", ")) if where else "rounds" in choices
+    assert len(set(choices.split(", "))) == len(choices.split(", "))
 
 
 @pytest.mark.parametrize(

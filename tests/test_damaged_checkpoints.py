@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from nestfl.cli import app
 from server_app import checkpoint

@@ -18,6 +18,7 @@ import pytest
 
 from server_app.app import federation
 from server_app.config import compose
+from server_app.round_line import round_line
 from strategies.base import NestedStrategy
 
 pytestmark = pytest.mark.processes
@@ -142,11 +143,13 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             ("keys.sh", [*BUDGETS, "stranger"]),
         ):
             assert running.run(script, *arguments).returncode == 0
+        (running.folder / "superlink.db").touch(mode=0o644)  # as one of before was left
         running.start("superlink", "superlink.sh")
         wait_until(lambda: listens(int(running.environment["LINK_PORT"])), 60)
         keys = [str(running.folder / "nodes" / f"{name}.pub") for name in BUDGETS]
-        registered = running.run("register.sh", *keys)
-        assert registered.returncode == 0, registered.stdout + registered.stderr
+        for chosen in (keys[:1], keys):  # the second time the first one is there already
+            registered = running.run("register.sh", *chosen)
+            assert registered.returncode == 0, registered.stdout + registered.stderr
         for partition, name in enumerate(BUDGETS):
             running.start_node(name, partition)
         wait_until(lambda: running.online() == 3, 90)
@@ -186,6 +189,20 @@ def slice_bytes() -> dict[int, int]:
     }
 
 
+def test_keys_that_are_registered_are_passed_over_and_wrong_ones_are_told(fleet: Fleet) -> None:
+    known, wrong = fleet.folder / "nodes" / "a.pub", fleet.folder / "server.pem"
+    again = fleet.run("register.sh", str(wrong), str(known))
+    assert f"{known}: is registered already" in again.stdout
+    assert again.returncode == 1
+    assert f"{wrong}: not registered: " in again.stderr
+
+
+def test_the_database_is_its_owners_alone(fleet: Fleet) -> None:
+    files = list(fleet.folder.glob("superlink.db*"))
+    assert files
+    assert [file.stat().st_mode & 0o077 for file in files] == [0] * len(files)
+
+
 def test_a_node_that_is_not_registered_is_refused(fleet: Fleet) -> None:
     fleet.start_node("stranger", 0)
     assert fleet.processes["stranger"].wait(60) != 0
@@ -193,7 +210,10 @@ def test_a_node_that_is_not_registered_is_refused(fleet: Fleet) -> None:
 
 
 def test_three_nodes_train_the_slices_that_they_afford(fleet: Fleet, whole: Path) -> None:
-    assert "finished:completed" in fleet.log("whole").read_text()
+    log = fleet.log("whole").read_text()
+    assert "finished:completed" in log
+    for line in rounds_of(whole):
+        assert round_line(line, 2) in log
     summary = json.loads((whole / "summary.json").read_text())
     assert summary["rounds"] == 2
     assert summary["clients"] == {"sampled": 6, "replied": 6, "refused": {}, "failed": {}}

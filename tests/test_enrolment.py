@@ -46,6 +46,20 @@ def test_a_client_of_other_code_ends_the_run_and_says_so(federate: Federate) -> 
         federate("rounds=1", InProcessGrid(4, other))
 
 
+@pytest.mark.parametrize("key", ["code", "version", "examples", "budget", "\x1b]0;x\x07"])
+def test_what_a_client_says_of_itself_commands_no_terminal(
+    federate: Federate, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    evil = "\x1b]0;title\x07\x1b[2J\u202e\r" + 10_000 * "!"
+    liars = saying(lambda client, said: {**said, key: evil, "device": evil})
+    with pytest.raises((ProtocolError, FederationError)) as raised, caplog.at_level("WARNING"):
+        federate("rounds=1", InProcessGrid(4, liars))
+    for told in (str(raised.value), *(record.getMessage() for record in caplog.records)):
+        assert told.isprintable()
+        assert len(told) < 4000
+        assert "!!!" in told or "unexpected keyword" in told
+
+
 def test_two_clients_of_one_partition_end_the_run(federate: Federate) -> None:
     twins = saying(lambda client, said: {**said, "partition": min(client, 2)})
     with pytest.raises(ProtocolError, match="two nodes say that they hold partition 2"):

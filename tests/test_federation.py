@@ -19,6 +19,7 @@ from protocol.reading import ProtocolError
 from protocol.records import Work, size
 from server_app import app as server
 from server_app.config import compose
+from server_app.round_line import round_line
 from strategies.base import NestedStrategy
 from strategies.federation import FederationError
 from strategies.heterofl import HeteroFL
@@ -171,6 +172,37 @@ def test_a_client_that_raises_is_counted_and_the_round_goes_on(federate: Federat
     _, clients = refused_by(of_client_2(raising), federate)
     assert clients["failed"] == {"raised": 1}
     assert clients["replied"] == 3
+
+
+def test_what_a_client_raises_commands_no_terminal(federate: Federate) -> None:
+    error = (
+        "Traceback\n\x1b]0;title\x07ValueError: \x1b[2Jb\u202eoom\x9b1A" + 10_000 * "!" + "\n\x07\n"
+    )
+
+    def raising(client: int, message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == "train":
+            return Message(Error(2, error), reply_to=message)
+        return reply
+
+    with pytest.raises(FederationError) as raised:
+        federate("rounds=1", InProcessGrid(4, raising))
+    assert "4 raised (ValueError: boom!!!" in str(raised.value)
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 1000
+
+
+def test_the_servers_log_has_a_line_for_every_round(
+    federate: Federate, caplog: pytest.LogCaptureFixture
+) -> None:
+    def absent(message: Message, reply: Message) -> Message:
+        return Message(Error(5, "gone"), reply_to=message)
+
+    with caplog.at_level("INFO", logger="flwr"):
+        _, lines = federate("rounds=2", InProcessGrid(4, of_client_2(absent)))
+    logged = [text for text in caplog.messages if text.startswith("round ")]
+    assert logged == [round_line(line, 2) for line in lines]
+    assert logged[0].startswith("round 1/2, 3/4 replies, 1 failed, loss ")
+    assert "accuracy of level 1: " in logged[1]
 
 
 def test_a_late_client_is_left_behind_at_the_deadline(federate: Federate) -> None:

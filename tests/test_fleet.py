@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from flwr.app import Context, RecordDict
 from rich.console import Console
-from typer.testing import CliRunner
 
 from nestfl.cli import app as command
 from nestfl.display import display_on

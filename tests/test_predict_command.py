@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
+import re
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,9 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from click.testing import CliRunner
 from PIL import Image
+from rich.console import Console
 from torch import Tensor
-from typer.testing import CliRunner
 
 from client_app.evaluation import evaluate
 from data import (
@@ -29,7 +33,8 @@ from data import (
     read_inputs,
 )
 from inference import exits_taken, freeze
-from nestfl import prediction
+from nestfl import passes, prediction
+from nestfl import predict as predict_command
 from nestfl.cli import app
 from nestfl.prediction import Predictor
 from server_app import app as server
@@ -174,6 +179,40 @@ def test_a_table_and_a_picture_of_budgets(run: Path, tmp_path: Path) -> None:
     assert [row["budget"] for row in found] == sorted(row["budget"] for row in found)
     assert found[0]["share"] < 0.75
     assert all(row["ms"] > 0 and 0 < row["accuracy"] <= 1 for row in found)
+
+
+@pytest.mark.parametrize("asked", [{"table": True}, {"budget": 0.8}])
+def test_a_narrow_terminal_loses_nothing(run: Path, asked: dict[str, Any]) -> None:
+    report = predict_command.predict(predict_command.Request(run, **asked))
+
+    def shown(width: int) -> str:
+        screen = io.StringIO()
+        predict_command.show(report, Console(file=screen, width=width))
+        assert max(map(len, screen.getvalue().splitlines())) <= width
+        return screen.getvalue()
+
+    words = [word for word in shown(1000).split() if re.search(r"\w", word)]
+    for width in (60, 30):
+        together = "".join(shown(width).split())
+        assert [word for word in words if word not in together] == []
+
+
+def test_passes_are_watched_on_a_terminal_and_not_beside_json(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def watch(batches: Iterable[Tensor], count: int, what: str) -> Iterator[Tensor]:
+        taken = list(batches)
+        assert 0 < len(taken) <= count
+        seen.append(what)
+        return iter(taken)
+
+    monkeypatch.setattr(passes, "watched_on", lambda console: watch)
+    assert predict(run, "--budget", "0.8", "--batch-size", "7")[0] == 0
+    assert seen == ["gathering statistics", "fitting thresholds", "answering"]
+    assert predict(run, "--json")[0] == 0
+    assert len(seen) == 3
 
 
 # --- inputs ----------------------------------------------------------------------------------

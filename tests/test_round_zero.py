@@ -14,10 +14,10 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from models import build
-from nestfl.display import round_line
 from nestfl.progress import RunState
 from protocol.records import Work
 from server_app.record import RunRecord
+from server_app.round_line import round_line
 from server_app.summary import show
 from tests.federations import Federate, federate_in
 from tests.grids import InProcessGrid
@@ -123,4 +123,4 @@ def test_the_table_and_the_progress_show_the_start(
     state = RunState(rounds=2)
     state.take_metrics(lines[0], now=0)
     assert state.round == 0
-    assert round_line(lines[0], state).startswith("round 0/2, accuracy of level 1: ")
+    assert round_line(lines[0], state.rounds).startswith("round 0/2, accuracy of level 1: ")

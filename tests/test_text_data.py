@@ -199,6 +199,29 @@ def test_wrong_tables_say_why(columns: dict[str, Any], message: str, tmp_path: P
         data.device_data(tmp_path, DatasetSpec("sst2"))
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text,label\na,0\nb,so\n", ": row 3: 'so' is no class of sst2"),
+        ("text,label\na,0\nb,7\n", ": row 3: label 7: expected 0 to 1"),
+        ("text,label\n1,0\n", ": row 2 holds the text 1 and the label 0"),
+        (
+            "text,label\na,0\nb,1,2\n",
+            " cannot be read: CSV parse error: Row #3: Expected 2 columns",
+        ),
+        ("words,label\na,0\n", ": no column text or sentence; the columns are: words, label"),
+    ],
+)
+def test_a_wrong_csv_file_is_told_with_its_row(content: str, message: str, tmp_path: Path) -> None:
+    right, wrong = tmp_path / "train-0.csv", tmp_path / "train-1.csv"
+    right.write_text("text,label\nfine,1\n")
+    wrong.write_text(content)
+    for read in (data.device_data, read_inputs):
+        with pytest.raises(DataError) as raised:
+            read(tmp_path, DatasetSpec("sst2"))
+        assert f"train-1.csv{message}" in str(raised.value)
+
+
 def test_wrong_files_say_why(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist: no sst2 there"):
         data.load_texts(DatasetSpec("sst2", path=str(tmp_path / "nowhere")))

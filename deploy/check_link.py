@@ -1,0 +1,65 @@
+"""Says in one line what is in the way of a TLS connection to the SuperLink.
+
+    python3 check_link.py HOST PORT CA_CERTIFICATE
+
+Ends with 0 where nothing is, 1 where nothing answers yet, 2 where something is set up wrongly:
+Flower itself would try again for ever in either case, and not say why.
+"""
+
+import socket
+import ssl
+import sys
+from urllib.request import getproxies, proxy_bypass
+
+NOT_YET, WRONG = 1, 2
+SECONDS = 10
+OTHER_NAME, EXPIRED = (62, 64), (9, 10)  # OpenSSL's codes: names and addresses; not yet, no more
+
+
+def complaint(host: str, port: int, authority: str) -> tuple[int, str]:
+    """The exit code, and what is wrong."""
+    where = f"{host}:{port}"
+    if "https" in getproxies() and not proxy_bypass(host):
+        return 0, ""  # Flower goes by the proxy, and this does not
+    try:
+        tls = ssl.create_default_context(cafile=authority)
+    except (OSError, ssl.SSLError) as error:
+        return WRONG, f"{authority} cannot be read ({error}): copy the server's ca.crt there"
+    try:
+        with socket.create_connection((host, port), SECONDS) as link:
+            try:
+                tls.wrap_socket(link, server_hostname=host).close()
+            except ssl.SSLCertVerificationError as error:
+                return WRONG, f"the SuperLink at {where} {_of_certificate(error, host, authority)}"
+            except (ssl.SSLError, OSError):
+                return WRONG, (
+                    f"what listens at {where} does not speak TLS: is the SuperLink started with "
+                    "--insecure, or is the port another program's?"
+                )
+    except OSError as error:
+        return NOT_YET, f"no SuperLink answers at {where} ({error.strerror or error})"
+    return 0, ""
+
+
+def _of_certificate(error: ssl.SSLCertVerificationError, host: str, authority: str) -> str:
+    if error.verify_code in OTHER_NAME:
+        return (
+            f"has a certificate without the name {host}: run deploy/certificates.sh with every "
+            "name that it is reached by, and start it again"
+        )
+    if error.verify_code in EXPIRED:
+        return (
+            f"has a certificate that does not hold today ({error.verify_message}): run "
+            "deploy/certificates.sh there and start it again, or set this machine's clock"
+        )
+    return (
+        f"has a certificate of another authority than {authority} ({error.verify_message}): "
+        "copy the server's ca.crt there"
+    )
+
+
+if __name__ == "__main__":
+    code, text = complaint(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    if text:
+        print(text)
+    sys.exit(code)

@@ -1,0 +1,53 @@
+"""A round in one line, for a terminal and for the server's log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
+    """A round's number, replies, loss, accuracies and time, as far as its record has them."""
+    parts = [f"round {record.get('round')}/{rounds or '?'}"]
+    if isinstance(clients := record.get("clients"), Mapping):
+        parts.append(f"{clients.get('replied')}/{clients.get('sampled')} replies")
+        lost = {fault: _count(clients.get(fault)) for fault in ("refused", "failed")}
+        parts += [f"{number} {fault}" for fault, number in lost.items() if number]
+    parts += [loss_part(record), accuracies_part(accuracies_of(record))]
+    if isinstance(seconds := record.get("seconds"), (int, float)):
+        parts.append(f"{seconds:.1f} s")
+    return ", ".join(filter(None, parts))
+
+
+def loss_part(record: Mapping[str, Any]) -> str:
+    """The mean of the clients' losses; nothing where none was told."""
+    train = record.get("train")
+    loss = train.get("loss") if isinstance(train, Mapping) else None
+    return f"loss {loss:.4g}" if isinstance(loss, (int, float)) else ""
+
+
+def accuracies_part(accuracies: Mapping[str, float]) -> str:
+    shown = [f"{level}: {100 * accuracy:.1f} %" for level, accuracy in accuracies.items()]
+    return "accuracy of level " + ", ".join(shown) if shown else ""
+
+
+def accuracies_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """Each level's accuracy in a round's record; none where the round was not evaluated.
+
+    A level that nobody holds is marked: "4 (untrained)".
+    """
+    levels = record.get("levels")
+    if not isinstance(levels, Mapping):
+        return {}
+    return {
+        f"{level} ({values['lack']})" if "lack" in values else str(level): float(values["accuracy"])
+        for level, values in levels.items()
+        if isinstance(values, Mapping) and isinstance(values.get("accuracy"), (int, float))
+    }
+
+
+def _count(fault: object) -> int:
+    """How many clients a fault had, also where they are counted by reason."""
+    if isinstance(fault, Mapping):
+        return sum(map(_count, fault.values()))
+    return fault if isinstance(fault, int) else 0
