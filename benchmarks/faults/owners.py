@@ -1,0 +1,57 @@
+"""Faults of ownership: directories and a checkout that belong to another user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from benchmarks.faults.case import Case, Outcome, fault, not_run, stopped, survived
+from benchmarks.faults.processes import APP, NOBODY
+from benchmarks.faults.runs import ROUNDS, SMALL, nestfl, undisturbed
+
+NEEDS_ROOT = "changing to another user needs root"
+
+
+def give_to_nobody(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+
+
+@fault()
+def read_only_directory(case: Case) -> Outcome:
+    """`--resume` of a directory that the user may read and not write."""
+    if os.getuid():
+        return not_run(NEEDS_ROOT)
+    record = case.folder / "copied"
+    shutil.copytree(undisturbed(case), record)
+    (case.folder / "cache").mkdir()
+    give_to_nobody(case.folder / "cache")
+    before = {file: file.stat().st_mtime_ns for file in record.rglob("*")}
+    run = nestfl(
+        case, "resumed", "run", "--resume", str(record), f"rounds={ROUNDS + 1}", user=NOBODY
+    )
+    assert run.end() != 0
+    case.see(run, r"(?i)copied.*(permission|writ|read-only)|(permission|writ|read-only).*copied")
+    assert "Traceback" not in run.output(), "a traceback"
+    assert before == {file: file.stat().st_mtime_ns for file in record.rglob("*")}, "it was changed"
+    return stopped()
+
+
+@fault()
+def checkout_of_another_user(case: Case) -> Outcome:
+    """`nestfl run` from a checkout that belongs to another user."""
+    if os.getuid():
+        return not_run(NEEDS_ROOT)
+    assert APP.stat().st_uid != NOBODY
+    case.folder.chmod(0o755)
+    for name in ("cache", "runs"):
+        (case.folder / name).mkdir()
+        give_to_nobody(case.folder / name)
+    output = f"output={case.folder / 'runs'}"
+    run = nestfl(case, "run", "run", *SMALL, "rounds=1", "name=run", output, user=NOBODY)
+    code = run.end()
+    case.see(run, r"(?i)^round 1/1|permission")
+    assert code == 0, "the run failed"
+    assert (case.folder / "runs" / "run" / "summary.json").exists()
+    return survived()
