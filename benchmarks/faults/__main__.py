@@ -29,7 +29,8 @@ def run_apart(fault: Fault, root: Path) -> Outcome:
     folder = root / fault.name
     folder.mkdir()
     command = [sys.executable, "-m", "benchmarks.faults", fault.name, "--in", str(root)]
-    process = subprocess.Popen(command)
+    with (folder / "fault.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     why = "ended without an outcome"
     try:
         process.wait(fault.seconds)

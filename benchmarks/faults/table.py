@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 
 from rich.console import Console
@@ -21,9 +22,9 @@ def as_table(outcomes: Mapping[str, Outcome]) -> str:
     for name, outcome in outcomes.items():
         row = (FAULTS[name].says, outcome.saw, outcome.lost, outcome.verdict)
         table.add_row(*(Text(cell) for cell in row))
-    console = Console(width=150, record=True, quiet=True)
-    console.print(table)
-    return console.export_text()
+    text = StringIO()
+    Console(file=text, width=150).print(table)
+    return text.getvalue()
 
 
 def update_markdown(page: Path, outcomes: Mapping[str, Outcome]) -> None:
