@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.faults.case import FAILED, FAULTS, Case, Fault, Outcome
-from benchmarks.faults.processes import adopt_orphans, kill_all
+from benchmarks.faults.processes import PATIENCE, adopt_orphans, kill_all
 from benchmarks.faults.table import as_table, update_markdown
 
 for group in ("simulation", "checkpoints", "owners", "deployment", "server", "hostile", "start"):
@@ -33,9 +33,9 @@ def run_apart(fault: Fault, root: Path) -> Outcome:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     why = "ended without an outcome"
     try:
-        process.wait(fault.seconds)
+        process.wait(fault.seconds * PATIENCE)
     except subprocess.TimeoutExpired:
-        why = f"took more than {fault.seconds:.0f} s"
+        why = f"took more than {fault.seconds * PATIENCE:.0f} s"
     finally:
         kill_all(os.getpid())
     file = folder / OUTCOME_FILE

@@ -54,11 +54,12 @@ class Case:
         told = f"exit {source.code}: " if isinstance(source, Process) and source.ended else ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         found = [line for line in lines if re.search(pattern, line)]
-        self.saw = self._brief(told + (found or lines[-1:] or ["nothing"])[0])
+        self.saw = self.brief(told + (found or lines[-1:] or ["nothing"])[0])
         assert found, f"no line with /{pattern}/"
         return found[0]
 
-    def _brief(self, text: str) -> str:
+    def brief(self, text: str) -> str:
+        """A line as the table has it: without this machine's paths, and not too long."""
         for folder, name in ((self.folder, "DIR"), (self.shared, "DIR"), (APP, "CHECKOUT")):
             text = text.replace(str(folder), name)
         text = text.replace(tempfile.gettempdir(), "TMP")
@@ -81,6 +82,7 @@ class Fault:
             kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
             why = str(error).splitlines()[0] if str(error) else "an assertion"
             found = Outcome(f"{FAILED}: {kind}{why}", "")
+            case.saw = case.saw or case.brief(f"{kind}{why}")
         return Outcome(**{**asdict(found), "saw": case.saw})
 
 

@@ -148,7 +148,7 @@ def extra_record(case: Case) -> Outcome:
 @fault()
 def terminal_escapes(case: Case) -> Outcome:
     """Clients' error texts hold terminal escapes."""
-    text = "ValueError: \x1b]0;owned\x07\x1b[2J\x1b[?25lboom\x9b31m\r\x08!"
+    text = "ValueError: \x1b]0;owned\x07\x1b[2J\x1b[?25lboom\x9b31m\x08!"
 
     def answer(client: int, message: Message, reply: Message) -> Message:
         raises = (client, message.metadata.message_type) in {(0, "query"), (1, "train")}

@@ -17,6 +17,8 @@ from signal import SIGKILL, Signals
 APP = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 NOBODY = 65534
+PATIENCE = float(os.environ.get("FAULTS_PATIENCE", "1"))
+"""All waiting times are multiplied by it: for a machine that is busy."""
 PR_SET_CHILD_SUBREAPER = 36
 ANSI_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -98,9 +100,9 @@ def last_line(text: str) -> str:
 def wait_until(
     holds: Callable[[], bool], what: str, seconds: float = 120.0, pause: float = 0.1
 ) -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * PATIENCE
     while not holds():
-        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
+        assert time.monotonic() < end, f"waited {seconds * PATIENCE:.0f} s for {what}"
         time.sleep(pause)
 
 
