@@ -48,6 +48,11 @@ class Case:
         self.folder, self.shared = folder, shared
         self.saw = ""
 
+    def log(self, name: str) -> Path:
+        """Where a process's output goes; never beside the runs, which have logs of their own."""
+        (self.folder / "logs").mkdir(exist_ok=True)
+        return self.folder / "logs" / f"{name}.log"
+
     def see(self, source: Process | str, pattern: str) -> str:
         """Take the first line that matches for what the user saw; there must be one."""
         text = source if isinstance(source, str) else source.output()

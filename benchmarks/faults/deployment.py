@@ -112,7 +112,7 @@ def plaintext_node(case: Case) -> Outcome:
     key = str(case.folder / "state" / "nodes" / "a")
     link = ["--superlink", f"127.0.0.1:{fleet.port}", "--auth-supernode-private-key", key]
     command = [str(BIN / "flower-supernode"), "--insecure", *link, "--port", str(free_port())]
-    node = Process(command, case.folder / "node.log", case.folder, fleet.env)
+    node = Process(command, case.log("node"), case.folder, fleet.env)
     node.until("(?i)tls|certificate", 40)
     case.see(node, "(?i)tls|certificate")
     return stopped()
@@ -128,7 +128,7 @@ def registered_twice(case: Case) -> Outcome:
     case.see(again.stdout, "(?i)already")
     assert again.returncode == 0, f"exit {again.returncode}"
     command = [str(BIN / "flwr"), "supernode", "list", "nestfl", "--format", "json"]
-    listed = Process(command, case.folder / "list.log", case.folder, fleet.env)
+    listed = Process(command, case.log("list"), case.folder, fleet.env)
     assert listed.end() == 0
     nodes = json.loads(listed.output())["nodes"]
     assert len(nodes) == 3, f"{len(nodes)} of 3 nodes are registered"

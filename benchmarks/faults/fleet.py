@@ -25,7 +25,7 @@ class Fleet:
     """The processes of one deployment, in a fault's directory, at ports of its own."""
 
     def __init__(self, case: Case) -> None:
-        self.folder = case.folder
+        self.case, self.folder = case, case.folder
         self.port = free_port()
         self.nodes: dict[str, Process] = {}
         self.env = {
@@ -52,7 +52,7 @@ class Fleet:
 
     def start(self, log: str, script: str, *arguments: str, **env: str) -> Process:
         command = [str(APP / "deploy" / script), *arguments]
-        return Process(command, self.folder / f"{log}.log", self.folder, self.env | env)
+        return Process(command, self.case.log(log), self.folder, self.env | env)
 
     def prepare(self, *names: str) -> None:
         """Make certificates and keys, start the SuperLink, and let the nodes in."""

@@ -24,9 +24,7 @@ def nestfl(case: Case, log: str, *arguments: str, user: int | None = None) -> Pr
     """`nestfl` in the fault's directory; another user has a home and a cache of its own there."""
     home = case.shared if user is None else case.folder
     env = {"NESTFL_CACHE": str(home / "cache"), "HOME": str(home), "COLUMNS": "160"}
-    return Process(
-        [str(BIN / "nestfl"), *arguments], case.folder / f"{log}.log", case.folder, env, user
-    )
+    return Process([str(BIN / "nestfl"), *arguments], case.log(log), case.folder, env, user)
 
 
 def start_run(case: Case, name: str = "run", *overrides: str) -> Process:

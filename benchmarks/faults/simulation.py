@@ -60,7 +60,7 @@ def killed_with_all_its_processes(case: Case) -> Outcome:
     run.end()
     assert_nothing_runs()
     resumes_to_the_same_end(case, case.folder / "run", whole)
-    case.see((case.folder / "resumed.log").read_text(), r"lock|^round 3/")
+    case.see(case.log("resumed").read_text(), r"lock|^round 3/")
     return survived("the round that ran")
 
 

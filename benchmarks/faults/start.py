@@ -31,7 +31,7 @@ def two_nodes(case: Case) -> Outcome:
         }
         hydra = f'hydra="{SMALL} name=run output={case.folder}"'
         command = [str(BIN / "flwr"), "run", str(APP), "--stream", "--run-config", hydra]
-        run = Process(command, case.folder / "run.log", case.folder, env)
+        run = Process(command, case.log("run"), case.folder, env)
         run.end(240)
     case.see(run, r"num-supernodes")
     trained = sorted(rounds_of(case.folder / "run")[0]["slices"])
