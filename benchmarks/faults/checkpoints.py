@@ -86,12 +86,10 @@ def failed_start(case: Case) -> Outcome:
     early.until("simulated clients")
     early.send(signal.SIGINT)
     early.end(60)
-    early.log.rename(early.log.with_suffix(".early"))
     wrong = start_run(case, "run", "dataset.path=/nowhere")
     assert wrong.end() != 0
     case.see(wrong, "/nowhere|exists")
     assert "/nowhere" in wrong.output(), "the stopped start blocks its name"
-    wrong.log.rename(wrong.log.with_suffix(".wrong"))
     good = start_run(case, "run", "rounds=1")
     if good.end():
         case.see(good, "exists|failed")

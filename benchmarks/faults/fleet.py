@@ -67,10 +67,12 @@ class Fleet:
         self.link = self.start("superlink", "superlink.sh")
         wait_until(lambda: listens(self.port), "the SuperLink", 60)
 
-    def start_node(self, name: str, partition: int, budget: float | None = None) -> None:
+    def start_node(
+        self, name: str, partition: int, budget: float | None = None, **env: str
+    ) -> None:
         budget = BUDGETS.get(name, 1.0) if budget is None else budget
         config = f"budget={budget} partition-id={partition} num-partitions=3"
-        env = {"NODE_PORT": str(free_port())}
+        env["NODE_PORT"] = str(free_port())
         self.nodes[name] = self.start(name, "supernode.sh", name, config, **env)
 
     def wait_online(self, count: int) -> None:
