@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,7 @@ def main() -> int:
 def run_all(faults: list[Fault], markdown: Path | None) -> int:
     """Print the table; return 1 if a fault FAILED, whose directory is then kept."""
     adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended, too
     root = Path(tempfile.mkdtemp(prefix="faults-"))
     root.chmod(0o755)  # some faults are another user's
     (root / "shared").mkdir()
