@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 from benchmarks.faults.case import Case, Outcome, fault, stopped, survived
@@ -57,12 +58,12 @@ def two_resumes(case: Case) -> Outcome:
     """`--resume` of a run that another `--resume` has just taken up."""
     record = unfinished_copy(case, 1)
     first = resume(case, record, "first")
-    first.until("simulated clients")
+    first.until(r"\S")
     second = resume(case, record, "second")
     pids: set[int] = set()
     while not second.ended and not first.ended:
         pids |= {first.pid, *running(first.pid)}
-        second.popen.poll()
+        time.sleep(0.1)
     second.end()
     first.end()
     refused, other = (second, first) if second.code else (first, second)
@@ -83,7 +84,7 @@ def _names(process: Process, pids: set[int]) -> bool:
 def failed_start(case: Case) -> Outcome:
     """A start that is stopped, one that fails, then a good one, all under one name."""
     early = start_run(case, "run")
-    early.until("simulated clients")
+    early.until(r"\S")
     early.send(signal.SIGINT)
     early.end(60)
     wrong = start_run(case, "run", "dataset.path=/nowhere")

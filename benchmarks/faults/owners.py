@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
 from benchmarks.faults.case import Case, Outcome, fault, not_run, stopped, survived
 from benchmarks.faults.processes import APP, NOBODY
-from benchmarks.faults.runs import ROUNDS, SMALL, nestfl, undisturbed
+from benchmarks.faults.runs import ROUNDS, SMALL, nestfl, owned, undisturbed
 
 NEEDS_ROOT = "changing to another user needs root"
-
-
-def give_to_nobody(folder: Path) -> None:
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, NOBODY, NOBODY)
 
 
 @fault()
@@ -25,8 +19,6 @@ def read_only_directory(case: Case) -> Outcome:
         return not_run(NEEDS_ROOT)
     record = case.folder / "copied"
     shutil.copytree(undisturbed(case), record)
-    (case.folder / "cache").mkdir()
-    give_to_nobody(case.folder / "cache")
     before = {file: file.stat().st_mtime_ns for file in record.rglob("*")}
     run = nestfl(
         case, "resumed", "run", "--resume", str(record), f"rounds={ROUNDS + 1}", user=NOBODY
@@ -44,11 +36,7 @@ def checkout_of_another_user(case: Case) -> Outcome:
     if os.getuid():
         return not_run(NEEDS_ROOT)
     assert APP.stat().st_uid != NOBODY
-    case.folder.chmod(0o755)
-    for name in ("cache", "runs"):
-        (case.folder / name).mkdir()
-        give_to_nobody(case.folder / name)
-    output = f"output={case.folder / 'runs'}"
+    output = f"output={owned(case.folder / 'runs', NOBODY)}"
     run = nestfl(case, "run", "run", *SMALL, "rounds=1", "name=run", output, user=NOBODY)
     code = run.end()
     case.see(run, r"(?i)^round 1/1|permission")

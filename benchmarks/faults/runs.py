@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,16 @@ SMALL = (
 
 def nestfl(case: Case, log: str, *arguments: str, user: int | None = None) -> Process:
     """`nestfl` in the fault's directory; another user has a home and a cache of its own there."""
-    home = case.shared if user is None else case.folder
+    home = case.shared if user is None else owned(case.folder / "home", user)
     env = {"NESTFL_CACHE": str(home / "cache"), "HOME": str(home), "COLUMNS": "160"}
     return Process([str(BIN / "nestfl"), *arguments], case.log(log), case.folder, env, user)
+
+
+def owned(folder: Path, user: int) -> Path:
+    """A new directory of another user's."""
+    folder.mkdir()
+    os.chown(folder, user, user)
+    return folder
 
 
 def start_run(case: Case, name: str = "run", *overrides: str) -> Process:
