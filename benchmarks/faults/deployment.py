@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 
 from benchmarks.faults.case import Case, Outcome, fault, stopped, survived
 from benchmarks.faults.fleet import BUDGETS, Fleet, whole_fleet
-from benchmarks.faults.processes import BIN, Process, free_port
+from benchmarks.faults.processes import BIN, Process, free_port, listens, wait_until
 from benchmarks.faults.runs import rounds_of
 
 DEADLINE = 40
+TLS = re.compile(r"\bTLS\b|certificate of another authority")
 
 
 def two_of_three_answer(case: Case, number: signal.Signals) -> Fleet:
@@ -106,15 +108,46 @@ def unknown_key(case: Case) -> Outcome:
 
 
 @fault()
+def plaintext_superlink(case: Case) -> Outcome:
+    """A SuperNode against a SuperLink without TLS."""
+    fleet = Fleet(case)
+    fleet.make_keys("a")
+    serve = ["--insecure", "--host", "127.0.0.1", "--port", str(fleet.port)]
+    Process([str(BIN / "flower-superlink"), *serve], case.log("link"), case.folder, fleet.env)
+    wait_until(lambda: listens(fleet.port), "the SuperLink", 60)
+    return says_that_tls_is_the_matter(case, fleet)
+
+
+@fault()
+def other_authority(case: Case) -> Outcome:
+    """A SuperNode that trusts another certificate authority than the SuperLink's."""
+    fleet = Fleet(case)
+    fleet.prepare("a")
+    state = case.folder / "state"
+    for file in state.glob("ca.*"):
+        file.unlink()
+    assert fleet.script("certificates.sh").returncode == 0
+    return says_that_tls_is_the_matter(case, fleet)
+
+
+def says_that_tls_is_the_matter(case: Case, fleet: Fleet) -> Outcome:
+    fleet.start_node("a", 0)
+    node = fleet.nodes["a"]
+    wait_until(lambda: node.ended or bool(TLS.search(node.output())), "a word of TLS", 30)
+    case.see(node, TLS.pattern)
+    return stopped()
+
+
+@fault()
 def plaintext_node(case: Case) -> Outcome:
-    """A SuperNode without TLS against a SuperLink with it."""
+    """`flower-supernode --insecure`, without supernode.sh, against a SuperLink with TLS."""
     fleet = Fleet(case)
     fleet.prepare("a")
     key = str(case.folder / "state" / "nodes" / "a")
     link = ["--superlink", f"127.0.0.1:{fleet.port}", "--auth-supernode-private-key", key]
     command = [str(BIN / "flower-supernode"), "--insecure", *link, "--port", str(free_port())]
     node = Process(command, case.log("node"), case.folder, fleet.env)
-    node.until("(?i)tls|certificate", 40)
+    node.until("(?i)retry|tls|certificate", 40)
     case.see(node, "(?i)tls|certificate")
     return stopped()
 

@@ -56,12 +56,15 @@ class Fleet:
 
     def prepare(self, *names: str) -> None:
         """Make certificates and keys, start the SuperLink, and let the nodes in."""
-        for script, arguments in (("certificates.sh", ()), ("keys.sh", names)):
-            made = self.script(script, *arguments)
-            assert made.returncode == 0, f"{script}: {made.stdout[-200:]}"
+        self.make_keys(*names)
         self.start_link()
         registered = self.script("register.sh")
         assert registered.returncode == 0, f"register.sh: {registered.stdout[-200:]}"
+
+    def make_keys(self, *names: str) -> None:
+        for script, arguments in (("certificates.sh", ()), ("keys.sh", names)):
+            made = self.script(script, *arguments)
+            assert made.returncode == 0, f"{script}: {made.stdout[-200:]}"
 
     def start_link(self) -> None:
         self.link = self.start("superlink", "superlink.sh")
