@@ -143,9 +143,8 @@ def plaintext_node(case: Case) -> Outcome:
     """`flower-supernode --insecure`, without supernode.sh, against a SuperLink with TLS."""
     fleet = Fleet(case)
     fleet.prepare("a")
-    key = str(case.folder / "state" / "nodes" / "a")
-    link = ["--superlink", f"127.0.0.1:{fleet.port}", "--auth-supernode-private-key", key]
-    command = [str(BIN / "flower-supernode"), "--insecure", *link, "--port", str(free_port())]
+    link = ["--superlink", f"127.0.0.1:{fleet.port}", "--port", str(free_port())]
+    command = [str(BIN / "flower-supernode"), "--insecure", *link]
     node = Process(command, case.log("node"), case.folder, fleet.env)
     node.until("(?i)retry|tls|certificate", 40)
     case.see(node, "(?i)tls|certificate")
