@@ -1,0 +1,172 @@
+"""Processes that a fault starts, finds, kills, and reads the output of."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from signal import SIGKILL, Signals
+
+APP = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+NOBODY = 65534
+PATIENCE = float(os.environ.get("FAULTS_PATIENCE", "1"))
+"""All waiting times are multiplied by it: for a machine that is busy."""
+PR_SET_CHILD_SUBREAPER = 36
+ANSI_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Process:
+    """A command in a session of its own, whose output goes to a file."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        user: int | None = None,
+    ) -> None:
+        self.log = log
+        path = os.pathsep.join([str(BIN), os.environ["PATH"]])
+        with log.open("wb") as output:
+            self.popen = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env={**os.environ, "PATH": path, "PYTHONPATH": str(APP), **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                user=user,
+                group=user,
+                extra_groups=None if user is None else [],
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def ended(self) -> bool:
+        return self.popen.poll() is not None
+
+    @property
+    def code(self) -> int:
+        assert self.popen.returncode is not None
+        return self.popen.returncode
+
+    def output(self) -> str:
+        return ANSI_CODE.sub("", self.log.read_text(errors="replace"))
+
+    def until(self, pattern: str, seconds: float = 150.0) -> None:
+        """Wait for a line of its output; it must not end before."""
+
+        def seen() -> bool:
+            ended = self.ended
+            if re.search(pattern, self.output()):
+                return True
+            assert not ended, f"exit {self.code} before /{pattern}/: {last_line(self.output())}"
+            return False
+
+        wait_until(seen, f"/{pattern}/ in {self.log.name}", seconds, pause=0.02)
+
+    def end(self, seconds: float = 180.0) -> int:
+        """Wait for its end and return its exit code."""
+        wait_until(lambda: self.ended, f"the end of {self.log.stem}", seconds)
+        return self.code
+
+    def send(self, number: Signals) -> None:
+        """To the process alone."""
+        self.popen.send_signal(number)
+
+    def send_to_group(self, number: Signals) -> None:
+        """To it and to all that it has started and that has no group of its own."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+
+def last_line(text: str) -> str:
+    return ([line.strip() for line in text.splitlines() if line.strip()] or ["nothing"])[-1]
+
+
+def wait_until(
+    holds: Callable[[], bool], what: str, seconds: float = 120.0, pause: float = 0.1
+) -> None:
+    end = time.monotonic() + seconds * PATIENCE
+    while not holds():
+        assert time.monotonic() < end, f"waited {seconds * PATIENCE:.0f} s for {what}"
+        time.sleep(pause)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def adopt_orphans() -> None:
+    """From now on whoever loses its parent below this process becomes its own child."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def running(root: int) -> dict[int, str]:
+    """The processes that descend from another, with their command lines; no zombies."""
+    parents, commands = {}, {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            command = (entry / "cmdline").read_bytes()
+        except OSError:  # it has just ended
+            continue
+        if state != "Z":
+            parents[int(entry.name)] = int(parent)
+            commands[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
+
+    def descends(pid: int) -> bool:
+        while pid in parents and pid != root:
+            pid = parents[pid]
+        return pid == root
+
+    return {pid: commands[pid] for pid in parents if pid != root and descends(pid)}
+
+
+def of_this_fault() -> dict[int, str]:
+    """All that still runs of what this fault started: `__main__` has adopted the orphans."""
+    return {pid: command for pid, command in running(os.getppid()).items() if pid != os.getpid()}
+
+
+def find(text: str, seconds: float = 60.0) -> int:
+    """The process of this fault whose command line holds a text."""
+    found: list[int] = []
+
+    def there() -> bool:
+        found[:] = [pid for pid, command in of_this_fault().items() if text in command]
+        return bool(found)
+
+    wait_until(there, f"a process {text}", seconds)
+    return found[0]
+
+
+def kill_all(root: int) -> None:
+    """End all that descends from a process, and what it starts meanwhile."""
+    while left := running(root):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, SIGKILL)
+        time.sleep(0.05)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
