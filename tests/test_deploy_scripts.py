@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -32,15 +32,26 @@ class Scripts:
         own = {"STATE": str(state), "LINK_HOST": "127.0.0.1", "NO_PROXY": "*"}
         python = str(Path(sys.executable).parent)
         self.environment = os.environ | own | {"PATH": f"{python}:{os.environ['PATH']}"}
+        self.started: list[subprocess.Popen[str]] = []
 
     def start(self, script: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [DEPLOY / script, *arguments],
             env=self.environment | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
+        self.started.append(process)
+        return process
+
+    def stop(self) -> None:
+        """End what a failed test has left, and all that it started."""
+        for process in self.started:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
     def run(self, script: str, *arguments: str, **environment: str) -> tuple[int, str]:
         """The exit code, and what was said, where it went wrong only what was wrong."""
@@ -53,8 +64,10 @@ class Scripts:
 
 
 @pytest.fixture
-def scripts(tmp_path: Path) -> Scripts:
-    return Scripts(tmp_path / "state")
+def scripts(tmp_path: Path) -> Iterator[Scripts]:
+    running = Scripts(tmp_path / "state")
+    yield running
+    running.stop()
 
 
 @pytest.fixture
@@ -250,7 +263,6 @@ def test_a_node_waits_for_a_superlink_that_does_not_answer_and_says_so(certified
     assert node.poll() is None
     node.send_signal(signal.SIGTERM)
     assert node.wait(30) == 0
-    node.communicate()
 
 
 def test_registering_without_keys_says_what_to_do(certified: Scripts) -> None:
