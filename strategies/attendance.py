@@ -27,6 +27,8 @@ class Attendance:
         """Stop a run to which fewer clients have come than its rounds need."""
         federation = self.federation
         needed = federation.required(came)
+        if not came:
+            raise FederationError(f"no client has come: {_reasons(left_out, 'no node is online')}")
         if came >= needed:
             return
         raise FederationError(
@@ -63,9 +65,9 @@ def _levels(numbers: AbstractSet[int]) -> str:
     return f"level{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)))}"
 
 
-def _reasons(left_out: Mapping[int, str]) -> str:
+def _reasons(left_out: Mapping[int, str], nobody: str = "no other node is online") -> str:
     if not left_out:
-        return "no other node is online"
+        return nobody
     named = [f"node {node}: {why}" for node, why in list(left_out.items())[:MOST_NAMED]]
     more = len(left_out) - len(named)
     return "; ".join([*named, f"and {more} more nodes"] if more else named)

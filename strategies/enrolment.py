@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from protocol.reading import ProtocolError, whole
-from protocol.records import OtherCodeError, Profile
+from protocol.records import Profile
 from strategies.streaming import Reply, stream
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def enrol(
 ) -> tuple[dict[int, Client], dict[int, str]]:
     """The clients by number, those known and whoever else answers; and why other nodes are not.
 
-    At first, when there is patience, nodes of other code and two of one partition end the run;
-    later they are left out, too. Those ignored are not asked.
+    Those ignored are not asked. One odd node is left out, with a warning, so that it cannot end the
+    run of all others: one of other code, or one that claims a partition that another one holds.
     """
     nodes = wait_for_nodes(grid, federation.clients, patience)
     familiar = {client.node for client in known.values()} | ignored
@@ -82,8 +82,6 @@ def enrol(
         if number in clients and clients[number].node in nodes:
             other = clients[number].node
             left_out[node] = f"two nodes say that they hold partition {number}: {other} and {node}"
-            if patience:
-                raise ProtocolError(left_out[node])
         else:
             clients[number] = Client(number, node, profiles[node])
     for node, reason in left_out.items():
@@ -119,7 +117,7 @@ def _profiles(
         for reply in stream(grid, questions, federation.window, deadline, silence=pause):
             if reply.failure not in NO_WORD:
                 silent.discard(reply.to)
-                _note(reply, profiles, left_out, federation.max_examples, first)
+                _note(reply, profiles, left_out, federation.max_examples)
         if silent and not patient:  # a node that is restarted fails at once, and is back soon
             time.sleep(max(0.0, asked + deadline - time.monotonic()))
     silent &= set(grid.get_node_ids())  # who has gone is asked when it is back
@@ -142,21 +140,16 @@ def _note(
     profiles: dict[int, Profile],
     left_out: dict[int, str],
     max_examples: int,
-    first: bool,
 ) -> None:
-    """Take down what a node said; at first, a node of other code ends the run."""
+    """Take down what a node said, or why that is of no use."""
     try:
         if reply.message is not None:
             profile = Profile.read(reply.message.content)
             whole(profile.examples, "examples (see max_examples)", most=max_examples)
             profiles[reply.to] = profile
-        elif OtherCodeError.__name__ in reply.detail:
-            raise OtherCodeError(reply.detail)
         else:
             left_out[reply.to] = f"{reply.failure} {reply.detail}".strip()
     except ProtocolError as error:
-        if first and isinstance(error, OtherCodeError):
-            raise
         left_out[reply.to] = str(error)
 
 

@@ -40,17 +40,25 @@ def saying(change: Callable[[int, dict[str, Any]], dict[str, Any]]) -> Fault:
     return fault
 
 
-def test_a_client_of_other_code_ends_the_run_and_says_so(federate: Federate) -> None:
+def test_clients_that_all_run_other_code_end_the_run_and_say_so(federate: Federate) -> None:
     other = saying(lambda client, said: {**said, "code": "0"})
-    with pytest.raises(ProtocolError, match="server and client run different code"):
+    with pytest.raises(FederationError, match="server and client run different code"):
         federate("rounds=1", InProcessGrid(4, other))
+
+
+def test_one_client_of_other_code_is_left_out(federate: Federate) -> None:
+    other = saying(lambda client, said: {**said, "code": "0"} if client == 2 else said)
+    strategy, lines = federate("rounds=1", InProcessGrid(4, other))
+    assert sorted(strategy.clients) == [0, 1, 3]
+    (reason,) = lines[0]["left_out"].values()
+    assert reason.startswith("server and client run different code ('0' and ")
 
 
 @pytest.mark.parametrize("key", ["code", "version", "examples", "budget", "\x1b]0;x\x07"])
 def test_what_a_client_says_of_itself_commands_no_terminal(
     federate: Federate, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    evil = "\x1b]0;title\x07\x1b[2J\u202e\r" + 10_000 * "!"
+    evil = "\x1b]0;title\x07\x1b[2J\u202e\r" + 50 * "!"
     liars = saying(lambda client, said: {**said, key: evil, "device": evil})
     with pytest.raises((ProtocolError, FederationError)) as raised, caplog.at_level("WARNING"):
         federate("rounds=1", InProcessGrid(4, liars))
@@ -60,10 +68,12 @@ def test_what_a_client_says_of_itself_commands_no_terminal(
         assert "!!!" in told or "unexpected keyword" in told
 
 
-def test_two_clients_of_one_partition_end_the_run(federate: Federate) -> None:
+def test_of_two_clients_of_one_partition_one_is_left_out(federate: Federate) -> None:
     twins = saying(lambda client, said: {**said, "partition": min(client, 2)})
-    with pytest.raises(ProtocolError, match="two nodes say that they hold partition 2"):
-        federate("rounds=1", InProcessGrid(4, twins))
+    strategy, lines = federate("rounds=1", InProcessGrid(4, twins))
+    assert sorted(strategy.clients) == [0, 1, 2]
+    (reason,) = lines[0]["left_out"].values()
+    assert reason.startswith("two nodes say that they hold partition 2: ")
 
 
 @pytest.mark.parametrize(
