@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor, nn
 
 from models import PREFIX, Window, extract
+from models.loading import network_of
 from models.slicing import is_running_statistic
 from protocol.records import Evaluation, Work, pack
 from protocol.records import size as size_of
@@ -265,9 +266,8 @@ class NestedStrategy(Strategy):
         """A level's network with its part of the global state, as its first client holds it."""
         own = (number for number, client in self.clients.items() if self.level_of(client) == level)
         submodel = self.submodels.at(level, self.window_of(min(own, default=0)))
-        net = self.federation.task.build(submodel.level.slice, device="meta").to_empty(device="cpu")
-        net.load_state_dict(extract(self.state, submodel.map))
-        return net
+        state = extract(self.state, submodel.map)
+        return network_of(self.federation.task, submodel.level.slice, state)
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that a round depends on besides the configuration."""
