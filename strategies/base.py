@@ -80,7 +80,13 @@ class NestedStrategy(Strategy):
             splits = list(federation.splits)
         else:
             ratios = self.ratios or federation.budgets
-            splits = search_splits(task, ratios, federation.tolerance, federation.cost)
+            splits = search_splits(
+                task,
+                ratios,
+                federation.tolerance,
+                federation.cost,
+                rounding=federation.rounding,
+            )
         levels = levels_of(task, splits, federation.rounding)
         return levels if self.trains_early_exits else [own_exit_only(task, each) for each in levels]
 
