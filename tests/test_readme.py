@@ -21,18 +21,10 @@ PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 TWIN, ROLLING = EXAMPLES[1:]
-CODE = [
-    "client_app",
-    "data",
-    "inference",
-    "models",
-    "nestfl",
-    "protocol",
-    "server_app",
-    "strategies",
-    "tests",
-]
-OTHER_FILES = ["conf", "LICENSE", "README.md", "pyproject.toml"]
+COPIED = {
+    *("client_app", "conf", "data", "inference", "models", "nestfl", "protocol", "server_app"),
+    *("strategies", "tests", "LICENSE", "README.md", "pyproject.toml"),
+}
 
 SHORT_RUN = (
     "fleet=small rounds=2 train.epochs=1 dataset.max_train=120 dataset.max_test=40 "
@@ -67,7 +59,7 @@ def said(pattern: str) -> str:
 def checkout(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
-    for name in (*CODE, *OTHER_FILES):
+    for name in COPIED:
         path = PROJECT / name
         copy = shutil.copytree if path.is_dir() else shutil.copy
         copy(path, folder / name)
