@@ -1,9 +1,5 @@
 """The sliceable networks: `build("resnet56", num_classes=10, slice=Slice(width=0.5))`."""
 
-from models import bert as _bert  # noqa: F401  (registers its networks)
-from models import efficientnet as _efficientnet  # noqa: F401
-from models import msdnet as _msdnet  # noqa: F401
-from models import resnet as _resnet  # noqa: F401
 from models.registry import Family, SlicedNetwork, Walk, build, family, names, register
 from models.slicing import (
     PREFIX,
@@ -18,6 +14,14 @@ from models.slicing import (
     slice_map,
 )
 from models.task import Task
+
+# isort: split
+# The families, each of which registers its networks. They come last: one that says
+# `from models import Slice` then finds it.
+from models import bert as _bert  # noqa: F401
+from models import efficientnet as _efficientnet  # noqa: F401
+from models import msdnet as _msdnet  # noqa: F401
+from models import resnet as _resnet  # noqa: F401
 
 __all__ = [
     "PREFIX",

@@ -116,7 +116,7 @@ class Bert(SlicedNetwork):
         self._check_tokens(x)
         attended = (x != PADDING)[:, None, None, :]  # [batch, heads, queries, keys]
         layers = self.encoder.layer
-        # Given, for transformers keeps both in buffers, which a network made on `meta` has not.
+        # Given, for transformers' own are parts of buffers for the longest text.
         places = torch.arange(x.shape[1], device=x.device)[None]
         x = self.embeddings(x, token_type_ids=torch.zeros_like(x), position_ids=places)
         for unit in range(1, self.depth + 1):

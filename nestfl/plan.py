@@ -173,8 +173,8 @@ def show(plan: Plan) -> None:
     console = Console()
     console.print(table)
     console.print(
-        "A level of full depth is counted with the network's own exits alone, the others with "
-        "those on their path. Memory is what training keeps of one image."
+        "The full model is counted with the network's own exits alone, the others with those on "
+        "their path. Memory is what training keeps of one image."
     )
     if plan.milliseconds:
         console.print(f"Latency: one image on this CPU, {torch.get_num_threads()} threads, median.")

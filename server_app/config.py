@@ -186,19 +186,24 @@ def _composed(chosen: list[_Override]) -> DictConfig:
             config = hydra_compose("config", [f"{group}={name}" for group, name in names.items()])
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"conf/ cannot be read: {' '.join(str(error).split())}") from error
-    _drop_vain_wishes(config)
+    _complete_model(config)
     return config
 
 
-def _drop_vain_wishes(config: DictConfig) -> None:
-    """Leave out what a strategy asks of models and this one has not, such as a kind of norm."""
+def _complete_model(config: DictConfig) -> None:
+    """Give the model all keys that it has, whether its file names them or not.
+
+    Those that it has not are left out: a strategy asks them of models, such as a kind of norm.
+    """
     from models import family
 
-    settings = {field.name for field in fields(ModelConfig)}
-    known = settings | set(family(config.model.name).options)
+    settings = {field.name: field.default for field in fields(ModelConfig) if field.name != EXTRA}
+    known = settings | dict.fromkeys(family(config.model.name).options)  # null: its own default
     with open_dict(config.model):
         for name in [str(key) for key in config.model if key not in known]:
             del config.model[name]
+        for name, default in known.items():
+            config.model.setdefault(name, default)
 
 
 def _saved(resume: str, chosen: list[_Override]) -> DictConfig:

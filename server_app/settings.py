@@ -221,7 +221,7 @@ class Config:
             self.model.check(self.dataset)
         except ValueError as error:
             raise ValueError(f"model: {error}") from error
-        self._check_levels()
+        self._check_splits()
         self._check_window()
 
     @property
@@ -229,20 +229,14 @@ class Config:
         """What was chosen, in short."""
         return f"{self.strategy.name}-{self.model.name}-{self.dataset.name}"
 
-    def _check_levels(self) -> None:
+    def _check_splits(self) -> None:
         from models import family
 
-        units, ratios = family(self.model.name).units, self.strategy.ratios or ()
-        if len(ratios) > units:
+        whole = (family(self.model.name).units, 1.0)
+        last = self.strategy.splits[-1] if self.strategy.splits else whole
+        if last != whole:
             raise ValueError(
-                f"strategy: ratios are {list(ratios)}, but {self.model.name} has {units} units: "
-                "expected no more levels than units, for each level exits after a unit of its own; "
-                "give fewer (of fleet.budgets too), or strategy.widths instead"
-            )
-        last = self.strategy.splits[-1] if self.strategy.splits else (units, 1.0)
-        if last != (units, 1.0):
-            raise ValueError(
-                f"strategy: the last split is {list(last)}: expected [{units}, 1.0], the full model"
+                f"strategy: the last split is {list(last)}: expected {list(whole)}, the full model"
             )
 
     def _check_window(self) -> None:

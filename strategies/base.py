@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor, nn
 
 from models import PREFIX, Window, extract
+from models.loading import network_of
 from models.slicing import is_running_statistic
 from protocol.arrays import pack
 from protocol.records import Evaluation, Work
@@ -80,7 +81,13 @@ class NestedStrategy(Strategy):
             splits = list(federation.splits)
         else:
             ratios = self.ratios or federation.budgets
-            splits = search_splits(task, ratios, federation.tolerance, federation.cost)
+            splits = search_splits(
+                task,
+                ratios,
+                federation.tolerance,
+                federation.cost,
+                rounding=federation.rounding,
+            )
         levels = levels_of(task, splits, federation.rounding)
         return levels if self.trains_early_exits else [own_exit_only(task, each) for each in levels]
 
@@ -288,9 +295,8 @@ class NestedStrategy(Strategy):
         """A level's network with its part of the global state, as its first client holds it."""
         own = (number for number, client in self.clients.items() if self.level_of(client) == level)
         submodel = self.submodels.at(level, self.window_of(min(own, default=0)))
-        net = self.federation.task.build(submodel.level.slice, device="meta").to_empty(device="cpu")
-        net.load_state_dict(extract(self.state, submodel.map))
-        return net
+        state = extract(self.state, submodel.map)
+        return network_of(self.federation.task, submodel.level.slice, state)
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that a round depends on besides the configuration."""

@@ -5,10 +5,11 @@ No weights are allocated and no arithmetic is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import Literal, get_args
 
 import torch
@@ -34,12 +35,6 @@ class Cost:
     macs: int = 0
     memory: int = 0
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(*(self.of(f.name) + other.of(f.name) for f in fields(Cost)))
-
-    def __sub__(self, other: Cost) -> Cost:
-        return Cost(*(self.of(f.name) - other.of(f.name) for f in fields(Cost)))
-
     def of(self, kind: str) -> int:
         if kind not in COST_KINDS:
             raise ValueError(f"unknown cost {kind!r}; choose from {', '.join(COST_KINDS)}")
@@ -55,51 +50,76 @@ def cost(task: Task, slice: Slice = Slice(), batch: int = 1) -> Cost:  # noqa: B
     meter = Meter(net, run)
     with meter.running(*COST_KINDS):
         net(task.input(run, device="meta"))
-    found = meter.read()
+    found = together([meter.take()])
     return replace(found, memory=found.memory * batch // run)
 
 
 @dataclass(frozen=True)
-class ExitCost:
-    """The cost up to an early exit: of what runs before its head (no other heads), of the head."""
+class Section:
+    """What a part of a network takes when it runs."""
 
-    trunk: Cost
-    head: Cost
+    parameters: int
+    macs: int
+    kept: Mapping[int, int]
+    """The bytes of each storage that it keeps for the backward pass. Others may keep the same one:
+    an exit's head reads what the layer behind it reads."""
+
+
+def together(sections: Iterable[Section]) -> Cost:
+    """What sections of one network cost; memory that several keep is counted once."""
+    parameters, macs = 0, 0
+    kept: dict[int, int] = {}
+    for section in sections:
+        parameters, macs = parameters + section.parameters, macs + section.macs
+        kept.update(section.kept)
+    return Cost(parameters, macs, sum(kept.values()))
+
+
+@dataclass(frozen=True)
+class PathCosts:
+    """What runs up to each of some units, and the head of the early exit after it."""
+
+    trunk: Mapping[int, Section]
+    """From the unit before to this one; to the last unit with the network's final head."""
+    heads: Mapping[int, Section]
+
+    def of(self, exits: Collection[int]) -> Cost:
+        """The cost of a slice that holds these exits, of which the last is its own."""
+        last = max(exits)
+        path = [section for unit, section in self.trunk.items() if unit <= last]
+        return together(path + [self.heads[unit] for unit in exits if unit in self.heads])
 
 
 @lru_cache(maxsize=1024)
-def costs_by_depth(
-    task: Task, width: float, depths: tuple[int, ...], kind: CostKind
-) -> dict[int, ExitCost]:
-    """What an exit at each of `depths` costs at a width, from one pass with a head at all of them.
+def path_costs(task: Task, slice: Slice, kind: CostKind) -> PathCosts:
+    """What a slice costs with any of its exits, each of which may be its last: from one pass.
 
     Only `kind` is sure to be counted, memory for `NORMABLE` images. Norms, slow on `meta`, are
     passed over where it is not memory: they change no shape and have no MACs.
     """
-    net = task.build(Slice(width=width, exits=depths), device="meta")
+    net = task.build(slice, device="meta")
     meter = Meter(net, NORMABLE)
     if kind != "memory":
         for module in net.modules():
             if isinstance(module, NORMS):
                 module.forward = lambda x: x  # type: ignore[method-assign]
-    readings: list[Cost] = []
+    sections: list[Section] = []
 
-    def read(*_: object) -> None:
-        readings.append(meter.read())
+    def take(*_: object) -> None:
+        sections.append(meter.take())
 
     for head in net.exits.values():
-        head.register_forward_pre_hook(read)
-        head.register_forward_hook(read)
+        head.register_forward_pre_hook(take)
+        head.register_forward_hook(take)
     with meter.running(kind):
         net(task.input(NORMABLE, device="meta"))
-
-    found, heads = {}, Cost()
-    for unit, before, after in zip(net.exits, readings[::2], readings[1::2], strict=True):
-        found[int(unit)] = ExitCost(trunk=before - heads, head=after - before)
-        heads += after - before
-    if depths[-1] == task.units:
-        found[task.units] = ExitCost(trunk=meter.read() - heads, head=Cost())
-    return found
+    exits = slice.exits or (task.units,)
+    if exits[-1] == task.units:
+        take()  # the network's final head is none of the early exits'
+    return PathCosts(
+        trunk=dict(zip(exits, sections[::2], strict=True)),
+        heads=dict(zip(exits, sections[1::2], strict=False)),
+    )
 
 
 def macs_by_exit(task: Task, slice: Slice) -> list[int]:
@@ -107,26 +127,32 @@ def macs_by_exit(task: Task, slice: Slice) -> list[int]:
     net = task.build(slice, device="meta")
     meter = Meter(net, NORMABLE)
     with meter.running("macs"):
-        return [meter.read().macs for _ in net.walk(task.input(NORMABLE, device="meta"))]
+        walk = net.walk(task.input(NORMABLE, device="meta"))
+        return list(accumulate(meter.take().macs for _ in walk))
 
 
 class Meter:
-    """Reads what a network has cost so far, while it runs."""
+    """Counts what a network costs while it runs, section by section."""
 
     def __init__(self, net: nn.Module, batch: int) -> None:
         self.batch = batch
         self.flops = FlopCounterMode(display=False)
+        self.taken_flops = 0
         self.parameters = 0
         self.weights = {tensor.untyped_storage()._cdata for tensor in net.parameters()}
-        self.kept: dict[int, torch.UntypedStorage] = {}
+        self.kept: dict[int, int] = {}
+        self.alive: list[torch.UntypedStorage] = []  # lest another storage gets the same address
         for module in net.modules():
             if any(True for _ in module.parameters(recurse=False)):
                 module.register_forward_hook(self._count_parameters)
 
-    def read(self) -> Cost:
-        macs = self.flops.get_total_flops() // 2 // self.batch
-        memory = sum(storage.nbytes() for storage in self.kept.values())
-        return Cost(self.parameters, macs, memory)
+    def take(self) -> Section:
+        """What has run since the last time."""
+        flops = self.flops.get_total_flops()
+        macs = (flops - self.taken_flops) // 2 // self.batch
+        section = Section(self.parameters, macs, self.kept)
+        self.taken_flops, self.parameters, self.kept = flops, 0, {}
+        return section
 
     @contextmanager
     def running(self, *kinds: CostKind) -> Iterator[None]:
@@ -144,5 +170,6 @@ class Meter:
     def _keep(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in self.weights:
-            self.kept[storage._cdata] = storage
+            self.kept[storage._cdata] = storage.nbytes()
+            self.alive.append(storage)
         return tensor

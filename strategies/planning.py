@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from models.slicing import Rounding, Slice
 from models.task import Task
-from strategies.cost import NORMABLE, Cost, CostKind, cost, costs_by_depth
+from strategies.cost import NORMABLE, Cost, CostKind, cost, path_costs
 
 
 class PlanError(ValueError):
@@ -33,7 +33,8 @@ class Level:
     split: Split
     slice: Slice
     counted: Slice
-    """What the papers' tables count: the slice, but at full depth the network's own exits alone."""
+    """What its cost counts: the slice, at full depth with the network's own exits. Of the last
+    level these alone, as the papers' tables do: it is the network as it was published."""
     cost: Cost
 
 
@@ -73,27 +74,30 @@ def search_splits(
     tolerance: float = 0.1,
     kind: CostKind = "parameters",
     grid: Grid = Grid(),  # noqa: B008  (frozen)
+    rounding: Rounding = "floor",
 ) -> list[Split]:
     """Eq. (1) for each level in turn: the pair with the least |depth - width| within tolerance.
 
-    A level's cost counts the exits of the levels below it, which lie on its path, and at full depth
-    those of the network itself. Ties go to the pair whose cost is closest to its target, then to
-    the deeper one. The last level is whole.
+    A level is deeper than the one below it; only where no such pair is within the tolerance, it is
+    as deep, and wider. Its cost counts the exits of the levels below it, which lie on its path, and
+    at full depth those of the network itself. Ties go to the pair whose cost is closest to its
+    target, then to the deeper one. The last level is whole.
     """
     _check_ratios(ratios)
     whole = cost(task, task.whole, batch=NORMABLE).of(kind)
     splits: list[Split] = []
     for level, ratio in enumerate(ratios[:-1], 1):
-        found = _search_level(task, splits, ratio * whole, tolerance, kind, grid)
+        found = _search_level(task, splits, ratio * whole, tolerance, kind, grid, rounding)
         feasible = [candidate for candidate in found if abs(candidate.excess) <= tolerance]
         if not feasible:
             closest = min(found, key=lambda candidate: abs(candidate.excess), default=None)
             raise PlanError(
                 f"level {level} of {task.model}: no split costs {ratio:g} of the full model's "
                 f"{whole:,} {kind} within {tolerance:g}; "
-                + (f"the closest is {closest}" if closest else "no unit is left to exit after")
+                + (f"the closest is {closest}" if closest else "the level below is whole")
             )
-        best = min(feasible, key=lambda candidate: candidate.rank)
+        deeper = [each for each in feasible if not splits or each.split.depth > splits[-1].depth]
+        best = min(deeper or feasible, key=lambda candidate: candidate.rank)
         splits.append(best.split)
     return [*splits, Split(task.units, 1.0)]
 
@@ -122,20 +126,21 @@ def _search_level(
     tolerance: float,
     kind: CostKind,
     grid: Grid,
+    rounding: Rounding,
 ) -> list[_Candidate]:
-    """All pairs deeper than the level below, down to the width at which all cost too little."""
-    depths, own_exits = grid.depths(task.units), task.whole.exits or ()
-    lowest = below[-1].depth if below else 0
+    """All pairs above the level below, down to the width at which all cost too little."""
+    depths = grid.depths(task.units)
+    everywhere = tuple(sorted({*depths, *_own_exits(task)}))
+    lowest = below[-1] if below else Split(0, 1.0)
     found: list[_Candidate] = []
     for width in grid.widths():
-        costs = costs_by_depth(task, width, tuple(sorted({*depths, *own_exits})), kind)
+        costs = path_costs(task, Slice(width, exits=everywhere, rounding=rounding), kind)
         at_width = []
         for depth in depths:
-            if depth > lowest:
-                exits = {*(split.depth for split in below), depth}
-                exits |= set(own_exits) if depth == task.units else set()
-                total = sum((costs[unit].head for unit in exits), costs[depth].trunk).of(kind)
-                at_width.append(_Candidate(Split(depth, width), task.units, total / target - 1))
+            if depth > lowest.depth or (depth == lowest.depth and width > lowest.width):
+                exits = _counted_exits(task, {*(split.depth for split in below), depth})
+                excess = costs.of(exits).of(kind) / target - 1
+                at_width.append(_Candidate(Split(depth, width), task.units, excess))
         found += at_width
         if all(candidate.excess < -tolerance for candidate in at_width):
             break
@@ -153,19 +158,32 @@ def levels_of(task: Task, splits: Sequence[Split], rounding: Rounding = "floor")
     for number, split in enumerate(splits, 1):
         path = {lower.depth for lower in splits[:number] if lower.depth <= split.depth}
         held = Slice(width=split.width, exits=tuple(sorted(path)), rounding=rounding)
-        levels.append(_level(task, number, split, held))
+        whole = number == len(splits) and split.depth == task.units
+        counted = _own_exits(task) if whole else _counted_exits(task, path)
+        levels.append(_level(task, number, split, held, counted))
     return levels
 
 
 def own_exit_only(task: Task, level: Level) -> Level:
     """The level without the exits of the levels below, for methods that do not train them."""
-    held = replace(level.slice, exits=(level.split.depth,))
-    return _level(task, level.number, level.split, held)
+    own = (level.split.depth,)
+    held = replace(level.slice, exits=own)
+    return _level(task, level.number, level.split, held, _counted_exits(task, own))
 
 
-def _level(task: Task, number: int, split: Split, held: Slice) -> Level:
-    counted = replace(held, exits=task.whole.exits) if split.depth == task.units else held
+def _level(task: Task, number: int, split: Split, held: Slice, exits: tuple[int, ...]) -> Level:
+    counted = replace(held, exits=exits)
     return Level(number, split, held, counted, cost(task, counted))
+
+
+def _counted_exits(task: Task, path: Collection[int]) -> tuple[int, ...]:
+    """The exits that a level's cost counts: those on its path, at full depth the network's too."""
+    whole = max(path) == task.units
+    return tuple(sorted({*path, *_own_exits(task)} if whole else path))
+
+
+def _own_exits(task: Task) -> tuple[int, ...]:
+    return task.whole.exits or (task.units,)
 
 
 def _check_ratios(ratios: Sequence[float]) -> None:

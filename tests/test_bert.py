@@ -39,7 +39,7 @@ from models.pretrained import PretrainedError, load_pretrained
 from protocol.settings import TrainSettings
 from server_app.typed import ConfigError
 from server_app.weights import read_weights
-from strategies.cost import cost, costs_by_depth
+from strategies.cost import cost, path_costs
 from strategies.planning import search_splits
 
 SMALL = Architecture(layers=4, hidden=24, heads=3, feed_forward=48)
@@ -129,9 +129,9 @@ def test_splits_are_searched_as_for_any_network() -> None:
     lower, whole = search_splits(TASK, [0.5, 1])
     assert 0.45 < cost(TASK, Slice(lower.width, exits=(lower.depth,))).parameters / 12_000 < 1
     assert (lower.depth, whole.depth, whole.width) == (3, 4, 1.0)
-    costs = costs_by_depth(TASK, 1.0, (1, 2, 3, 4), "parameters")
-    assert costs[4].trunk.parameters == cost(TASK).parameters
-    assert costs[2].head.parameters == 24 * 24 + 24 + 3 * 24 + 3
+    costs = path_costs(TASK, Slice(exits=(1, 2, 3, 4)), "parameters")
+    assert costs.of((4,)).parameters == cost(TASK).parameters
+    assert costs.heads[2].parameters == 24 * 24 + 24 + 3 * 24 + 3
 
 
 # Equal to transformers

@@ -239,12 +239,6 @@ MODELS = ", ".join(choices("model"))
             "model: vocabulary is 'many': expected a whole number, at least 1",
         ),
         (
-            "model=bert-tiny dataset=docstrings",
-            "strategy: ratios are [0.125, 0.25, 0.5, 1.0], but bert-tiny has 2 units: expected no "
-            "more levels than units, for each level exits after a unit of its own; give fewer (of "
-            "fleet.budgets too), or strategy.widths instead",
-        ),
-        (
             "strategy.ratios=null strategy.splits=[[3,0],[9,1]]",
             "strategy: splits: [3.0, 0.0]: expected at least 1 unit, and a width above 0, to 1",
         ),

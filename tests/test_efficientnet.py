@@ -12,7 +12,6 @@ from models.efficientnet import MBConv
 from models.layers import NormKind
 from models.slicing import WindowKind
 from models.task import Task
-from strategies.cost import cost, costs_by_depth
 from strategies.planning import Split, levels_of
 from tests.networks import (
     assert_a_walk_goes_on_with_those_kept,
@@ -65,14 +64,6 @@ def test_costs_of_the_full_network_and_of_scalefls_splits() -> None:
     assert [f"{level.cost.macs / 1e6:.1f}" for level in levels] == [
         "463.2", "582.3", "1097.2", "1503.7",
     ]  # fmt: skip
-
-
-def test_costs_by_depth_equal_those_of_the_slices_themselves() -> None:
-    task = Task("efficientnet_b4")
-    costs = costs_by_depth(task, 0.5, (2, 17, 32), "parameters")
-    for depth in (2, 17, 32):
-        alone = cost(task, Slice(0.5, exits=(depth,)), batch=2).parameters
-        assert (costs[depth].trunk + costs[depth].head).parameters == alone
 
 
 def test_every_channel_count_is_cut_down_to_its_share() -> None:

@@ -12,7 +12,6 @@ from models import Slice, SliceError, Window, build
 from models.layers import NormKind
 from models.msdnet import ConvNorm, Head
 from models.task import Task
-from strategies.cost import CostKind, cost, costs_by_depth
 from strategies.planning import (
     Grid,
     Level,
@@ -98,15 +97,6 @@ def test_the_search_keeps_to_the_published_base() -> None:
     [half, whole] = levels_of(MSDNET, splits)
     assert whole.cost.parameters == 2_646_556
     assert abs(half.cost.parameters / whole.cost.parameters - 0.5) <= 0.05
-
-
-@pytest.mark.parametrize("kind", ["parameters", "macs"])
-def test_what_runs_up_to_an_exit_is_what_a_slice_that_ends_there_costs(kind: CostKind) -> None:
-    depths = (1, 2, 8, 9, 15, 16, 24)
-    costs = costs_by_depth(MSDNET, 0.65, depths, kind)
-    for depth in (2, 9, 15, 24):
-        alone = cost(MSDNET, Slice(0.65, exits=(depth,)), batch=2)
-        assert (costs[depth].trunk + costs[depth].head).of(kind) == alone.of(kind)
 
 
 def test_nothing_that_no_exit_reads_exists() -> None:

@@ -16,6 +16,7 @@ from protocol.records import Work
 from server_app import app as server
 from server_app.config import ConfigError, compose
 from server_app.record import RunRecord
+from server_app.restored import load_level
 from strategies.scalefl import ScaleFL
 from tests.grids import InProcessGrid
 
@@ -194,3 +195,45 @@ def test_a_wrong_setting_is_answered_with_the_choices(overrides: str, message: s
     with pytest.raises(ConfigError) as raised:
         compose(f"{SMALL} {overrides}")
     assert str(raised.value).startswith(message)
+
+
+# --- levels that share a depth ---------------------------------------------------------------
+
+
+FIVE_TIERS = (
+    "fleet.clients=5 clients_per_round=5 fleet.budgets=[0.2,0.4,0.6,0.8,1] "
+    "fleet.shares=[1,1,1,1,1] dataset.max_train=300"
+)
+"""Of ResNet-20 with pool heads the upper three have all units."""
+INNER_DEPTH = "strategy.ratios=null strategy.splits=[[6,0.5],[6,0.8],[9,0.8],[9,1.0]]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "exits"),
+    [
+        (FIVE_TIERS, [(7,), (7, 8), (7, 8, 9), (7, 8, 9), (7, 8, 9)]),
+        (INNER_DEPTH, [(6,), (6,), (6, 9), (6, 9)]),
+    ],
+)
+def test_levels_that_share_a_depth_train_together(
+    tmp_path: Path, overrides: str, exits: list[tuple[int, ...]]
+) -> None:
+    """Each holds an exit once; heads are shared, and running statistics are each level's own."""
+    overrides = f"{SMALL} model.norm=bn-running {overrides} output={tmp_path} name=run"
+    config = compose(overrides)
+    made = ScaleFL(server.federation(config), lambda net: None)  # type: ignore[arg-type,return-value]
+    before = {name: tensor.clone() for name, tensor in made.state.items()}
+    trained = server.run(InProcessGrid(config.fleet.clients), config)
+    assert [level.slice.exits for level in trained.levels] == exits
+    maps = [trained.submodels.at(level.number).map for level in trained.levels]
+    sources = {region.source for each in maps for region in each.regions.values()}
+    assert [name for name in sources if torch.equal(before[name], trained.state[name])] == []
+    last = RunRecord(tmp_path / "run").metrics()[-1]["levels"]
+    for level in trained.levels:
+        held = [str(unit) for unit in level.slice.exits or ()]
+        assert list(last[str(level.number)]["exits"]) == held
+        restored = load_level(tmp_path / "run", level.number)
+        ours, theirs = trained.network(level.number).state_dict(), restored.net.state_dict()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+        own_norm = trained.state[f"bn1.running_mean@level{level.number}"]
+        assert torch.equal(ours["bn1.running_mean"], own_norm)
