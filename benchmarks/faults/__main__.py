@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.faults.case import FAILED, FAULTS, Case, Fault, Outcome
-from benchmarks.faults.processes import PATIENCE, adopt_orphans, kill_all
+from benchmarks.faults.processes import PATIENCE, adopt_orphans, kill_all, reap_until
 from benchmarks.faults.table import as_table, update_markdown
 
 for group in ("simulation", "checkpoints", "owners", "deployment", "server", "hostile", "start"):
@@ -32,13 +32,12 @@ def run_apart(fault: Fault, root: Path) -> Outcome:
     command = [sys.executable, "-m", "benchmarks.faults", fault.name, "--in", str(root)]
     with (folder / "fault.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    why = "ended without an outcome"
+    limit = fault.seconds * PATIENCE
     try:
-        process.wait(fault.seconds * PATIENCE)
-    except subprocess.TimeoutExpired:
-        why = f"took more than {fault.seconds * PATIENCE:.0f} s"
+        in_time = reap_until(process.pid, limit)
     finally:
         kill_all(os.getpid())
+    why = "ended without an outcome" if in_time else f"took more than {limit:.0f} s"
     file = folder / OUTCOME_FILE
     if not file.exists():
         return Outcome(f"{FAILED}: {why}", "")

@@ -64,10 +64,11 @@ class Case:
         return found[0]
 
     def brief(self, text: str) -> str:
-        """A line as the table has it: without this machine's paths, and not too long."""
+        """A line as the table has it: printable, without this machine's paths, not too long."""
         for folder, name in ((self.folder, "DIR"), (self.shared, "DIR"), (APP, "CHECKOUT")):
             text = text.replace(str(folder), name)
         text = text.replace(tempfile.gettempdir(), "TMP")
+        text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
         return text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1] + "…"
 
 

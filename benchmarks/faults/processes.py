@@ -122,6 +122,21 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def reap_until(wanted: int, seconds: float) -> bool:
+    """Wait for a child to end, and meanwhile bury the others, as init would; False if too late.
+
+    Flower's processes end when their parent is gone, and one that nobody waits for is not gone.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ended = os.waitpid(-1, os.WNOHANG)[0]
+        if ended == wanted:
+            return True
+        if not ended:
+            time.sleep(0.05)
+    return False
+
+
 def running(root: int) -> dict[int, str]:
     """The processes that descend from another, with their command lines; no zombies."""
     parents, commands = {}, {}
