@@ -84,14 +84,16 @@ def partition_of_another(case: Case) -> Outcome:
     """Two nodes say that they hold the same partition."""
     fleet = Fleet(case)
     fleet.prepare(*BUDGETS)
-    for partition, name in ((0, "a"), (1, "b"), (1, "c")):
+    for partition, name in ((0, "a"), (0, "b"), (2, "c")):
         fleet.start_node(name, partition)
     fleet.wait_online(3)
     run = fleet.submit("run", "rounds=1")
     code = run.end(200)
-    case.see(run, "two nodes say that they hold partition 1")
+    case.see(run, "two nodes say that they hold partition 0")
     assert code == 0, f"exit {code}"
-    return survived("the second node's part")
+    replied = rounds_of(fleet.record("run"))[0]["clients"]["replied"]
+    assert replied == 2, f"{replied} clients were counted"
+    return survived("the second node's replies")
 
 
 @fault()
