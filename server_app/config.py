@@ -236,12 +236,18 @@ def _check_key(config: DictConfig, key: str) -> None:
         if not isinstance(node, DictConfig):
             raise ConfigError(f"no key {key!r}: {'.'.join(path)} is a single value")
         known = {*map(str, node), *(groups() if node is config else ())}
-        reject_unknown(".".join(path), {name: None}, sorted(known), keys_by_name(config))
+        reject_unknown(".".join(path), {name: None}, sorted(known), _elsewhere(config, path))
         node = node._get_node(name)
         path.append(name)
     if isinstance(node, DictConfig):
         first = str(next(iter(node)))
         raise ConfigError(f"{key}: set its keys one by one, {key}.{first}=...")
+
+
+def _elsewhere(config: DictConfig, group: list[str]) -> dict[str, str]:
+    """The keys that may be meant: any, where the group was left out, or those that have none."""
+    keys = keys_by_name(config)
+    return {name: key for name, key in keys.items() if not group or "." not in key}
 
 
 def _set(config: DictConfig, override: _Override) -> None:
