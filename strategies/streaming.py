@@ -17,8 +17,8 @@ from protocol.records import footprint
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
 """Seconds between two looks for replies."""
-PAUSE_SHARE = 0.02
-"""A pause, as a share of the time since the last reply."""
+PAUSE_SHARE, PAUSE_PER_LOOK = 0.02, 4.0
+"""A pause, as a share of the time since the last reply, and of what a look for replies took."""
 ALLOWANCE = 2**16
 """Bytes that a reply may have over its message: it holds no more than the slice that was sent."""
 LONGEST_REASON = 20_000
@@ -75,7 +75,7 @@ def stream(
         if time.monotonic() >= min(end, heard + patience):
             yield from (Reply(to, None, "late") for to, _ in pending.values())
             return
-        before = len(pending)
+        before, looked = len(pending), time.monotonic()
         for identity, (to, most) in list(pending.items()):
             reply = _pulled(grid, identity, to, most)
             if reply is not None:
@@ -86,7 +86,8 @@ def stream(
             patience = min(patience, max(silence, 2 * (now - began)))
             heard = now
         elif pending:  # sleep a little of what was waited: so little is lost, and few calls made
-            pause = min(max(SHORTEST_PAUSE, PAUSE_SHARE * (now - heard)), LONGEST_PAUSE)
+            pause = max(PAUSE_SHARE * (now - heard), PAUSE_PER_LOOK * (now - looked))
+            pause = min(max(SHORTEST_PAUSE, pause), LONGEST_PAUSE)
             time.sleep(min(pause, max(0.0, end - now)))
 
 
