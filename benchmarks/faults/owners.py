@@ -7,7 +7,7 @@ import shutil
 
 from benchmarks.faults.case import Case, Outcome, fault, not_run, stopped, survived
 from benchmarks.faults.processes import APP, NOBODY
-from benchmarks.faults.runs import ROUNDS, SMALL, nestfl, owned, undisturbed
+from benchmarks.faults.runs import ROUNDS, SMALL, home_of_nobody, nestfl, undisturbed
 
 NEEDS_ROOT = "changing to another user needs root"
 
@@ -21,7 +21,13 @@ def read_only_directory(case: Case) -> Outcome:
     shutil.copytree(undisturbed(case), record)
     before = {file: file.stat().st_mtime_ns for file in record.rglob("*")}
     run = nestfl(
-        case, "resumed", "run", "--resume", str(record), f"rounds={ROUNDS + 1}", user=NOBODY
+        case,
+        "resumed",
+        "run",
+        "--resume",
+        str(record),
+        f"rounds={ROUNDS + 1}",
+        home=home_of_nobody(case),
     )
     assert run.end() != 0
     case.see(run, r"(?i)copied.*(permission|writ|read-only)|(permission|writ|read-only).*copied")
@@ -36,10 +42,11 @@ def checkout_of_another_user(case: Case) -> Outcome:
     if os.getuid():
         return not_run(NEEDS_ROOT)
     assert APP.stat().st_uid != NOBODY
-    output = f"output={owned(case.folder / 'runs', NOBODY)}"
-    run = nestfl(case, "run", "run", *SMALL, "rounds=1", "name=run", output, user=NOBODY)
+    home = home_of_nobody(case)
+    overrides = ["rounds=1", "name=run", f"output={home}"]
+    run = nestfl(case, "run", "run", *SMALL, *overrides, home=home)
     code = run.end()
     case.see(run, r"(?i)^round 1/1|permission")
     assert code == 0, "the run failed"
-    assert (case.folder / "runs" / "run" / "summary.json").exists()
+    assert (home / "run" / "summary.json").exists()
     return survived()

@@ -17,6 +17,11 @@ from signal import SIGKILL, Signals
 APP = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 NOBODY = 65534
+AS_NOBODY = (
+    *f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups".split(),
+    *["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"],
+)
+"""A command after it is another user's, who may read all, so that Python may be in root's home."""
 PATIENCE = float(os.environ.get("FAULTS_PATIENCE", "1"))
 """All waiting times are multiplied by it: for a machine that is busy."""
 PR_SET_CHILD_SUBREAPER = 36
@@ -32,7 +37,6 @@ class Process:
         log: Path,
         cwd: Path,
         env: Mapping[str, str] | None = None,
-        user: int | None = None,
     ) -> None:
         self.log = log
         path = os.pathsep.join([str(BIN), os.environ["PATH"]])
@@ -45,9 +49,6 @@ class Process:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                user=user,
-                group=user,
-                extra_groups=None if user is None else [],
             )
 
     @property

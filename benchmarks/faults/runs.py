@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.faults.case import Case
-from benchmarks.faults.processes import BIN, Process, of_this_fault, wait_until
+from benchmarks.faults.processes import AS_NOBODY, BIN, NOBODY, Process, of_this_fault, wait_until
 from server_app import checkpoint
 
 ROUNDS = 6
@@ -21,18 +21,19 @@ SMALL = (
 ).split()
 
 
-def nestfl(case: Case, log: str, *arguments: str, user: int | None = None) -> Process:
-    """`nestfl` in the fault's directory; another user has a home and a cache of its own there."""
-    home = case.shared if user is None else owned(case.folder / "home", user)
+def nestfl(case: Case, log: str, *arguments: str, home: Path | None = None) -> Process:
+    """`nestfl` in the fault's directory; as nobody, if it is given nobody's home."""
+    user, home = (AS_NOBODY, home) if home else ((), case.shared)
     env = {"NESTFL_CACHE": str(home / "cache"), "HOME": str(home), "COLUMNS": "160"}
-    return Process([str(BIN / "nestfl"), *arguments], case.log(log), case.folder, env, user)
+    command = [*user, str(BIN / "nestfl"), *arguments]
+    return Process(command, case.log(log), case.folder, env)
 
 
-def owned(folder: Path, user: int) -> Path:
-    """A new directory of another user's."""
-    folder.mkdir()
-    os.chown(folder, user, user)
-    return folder
+def home_of_nobody(case: Case) -> Path:
+    home = case.folder / "home"
+    home.mkdir()
+    os.chown(home, NOBODY, NOBODY)
+    return home
 
 
 def start_run(case: Case, name: str = "run", *overrides: str) -> Process:
