@@ -74,7 +74,7 @@ def nobody_affords_the_full_model(case: Case) -> Outcome:
     fleet.wait_online(3)
     run = fleet.submit("run", "rounds=1")
     code = run.end(200)
-    case.see(run, r"(?i)afford|full model|level 4|nobody")
+    case.see(run, "affords the full model")
     assert code != 0, "exit 0: the full model was not trained, and its accuracy is told"
     return stopped()
 
@@ -148,9 +148,9 @@ def plaintext_node(case: Case) -> Outcome:
     link = ["--superlink", f"127.0.0.1:{fleet.port}", "--port", str(free_port())]
     command = [str(BIN / "flower-supernode"), "--insecure", *link]
     node = Process(command, case.log("node"), case.folder, fleet.env)
-    node.until("(?i)retry|tls|certificate", 40)
-    case.see(node, "(?i)tls|certificate")
-    return stopped()
+    node.until("retrying", 40)
+    case.see(node, "retrying")
+    return Outcome("Flower's own words: docs/deploy.md says what they mean", "nothing")
 
 
 @fault()
