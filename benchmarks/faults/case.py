@@ -54,22 +54,28 @@ class Case:
         return self.folder / "logs" / f"{name}.log"
 
     def see(self, source: Process | str, pattern: str) -> str:
-        """Take the first line that matches for what the user saw; there must be one."""
+        """Take the first line that matches for what the user saw; there must be one.
+
+        Paths are named first: the fault's own name is in them, and must not be what matches.
+        """
         text = source if isinstance(source, str) else source.output()
         told = f"exit {source.code}: " if isinstance(source, Process) and source.ended else ""
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = [self.named(line.strip()) for line in text.splitlines() if line.strip()]
         found = [line for line in lines if re.search(pattern, line)]
-        self.saw = self.brief(told + (found or lines[-1:] or ["nothing"])[0])
+        self.saw = shortened(told + (found or lines[-1:] or ["nothing"])[0])
         assert found, f"no line with /{pattern}/"
         return found[0]
 
-    def brief(self, text: str) -> str:
-        """A line as the table has it: printable, without this machine's paths, not too long."""
+    def named(self, text: str) -> str:
+        """A printable text without this machine's paths."""
         for folder, name in ((self.folder, "DIR"), (self.shared, "DIR"), (APP, "CHECKOUT")):
             text = text.replace(str(folder), name)
         text = text.replace(tempfile.gettempdir(), "TMP")
-        text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-        return text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1] + "…"
+        return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1] + "…"
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ class Fault:
             kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
             why = str(error).splitlines()[0] if str(error) else "an assertion"
             found = Outcome(f"{FAILED}: {kind}{why}", "")
-            case.saw = case.saw or case.brief(f"{kind}{why}")
+            case.saw = case.saw or shortened(case.named(f"{kind}{why}"))
         return Outcome(**{**asdict(found), "saw": case.saw})
 
 
