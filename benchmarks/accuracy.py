@@ -26,10 +26,10 @@ from typing import Any
 def run(overrides: str) -> dict[str, Any]:
     """One federation in this process; its summary."""
     from server_app import app as server
-    from server_app.config import compose
-    from server_app.record import RunRecord
-    from server_app.summary import summarise
-    from tests.grids import InProcessGrid
+    from server_app.config.composing import compose
+    from server_app.record.run_record import RunRecord
+    from server_app.record.summary import summarise
+    from tests.support.grids import InProcessGrid
 
     config = compose(overrides)
     began = time.perf_counter()

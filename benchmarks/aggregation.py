@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.timing import medians
 from models import Slice, build, extract, slice_map
-from strategies.aggregation import NestedMean
+from strategies.aggregation.nested_mean import NestedMean
 
 WIDTHS = (1.0, 0.5, 0.25, 0.125)
 CLIENTS = 20

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from client_app.devices import set_threads
-from client_app.objectives import cross_entropy
-from client_app.training import fit
 from data import IMAGES, ImageData
 from models import Slice, SlicedNetwork, build
 from protocol.settings import TrainSettings
+from training.devices import set_threads
+from training.fitting import fit
+from training.losses import cross_entropy
 
 TARGET = 0.95
 

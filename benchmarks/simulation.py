@@ -13,7 +13,7 @@ from flwr.simulation import run_simulation
 
 from protocol.records import Evaluation, Profile, Trained
 from server_app.app import federation
-from server_app.config import compose
+from server_app.config.composing import compose
 from strategies.base import NestedStrategy
 from strategies.registry import strategy
 

@@ -9,14 +9,14 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import client_app.app as nestfl_client
-from client_app.devices import set_threads
-from client_app.objectives import cross_entropy
-from client_app.training import fit
 from data.clients import ClientData, client_data
 from models import Slice, SlicedNetwork
 from server_app.app import federation
-from server_app.config import compose
+from server_app.config.composing import compose
 from strategies.federation import Federation
+from training.devices import set_threads
+from training.fitting import fit
+from training.losses import cross_entropy
 
 CLIENTS = 10
 PLAN = (

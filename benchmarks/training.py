@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from benchmarks.timing import medians
 from models import Slice, build
 from models.task import Task
-from strategies.cost import cost
+from strategies.levels.cost import cost
 
 SLICES = {
     "full": Slice(),

@@ -7,15 +7,15 @@ from dataclasses import replace
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.devices import choose_device, set_threads
-from client_app.evaluation import evaluate, gather_statistics, with_own_statistics
-from client_app.networks import form_of, load_network
-from client_app.objectives import objective
-from client_app.training import fit
 from data.clients import ClientData, client_data, device_data
 from models.registry import SlicedNetwork
 from protocol.arrays import pack, unpack
 from protocol.records import Evaluation, Profile, Trained, Work
+from training.devices import choose_device, set_threads
+from training.fitting import fit
+from training.losses import objective
+from training.networks import form_of, load_network
+from training.testing import evaluate, gather_statistics, with_own_statistics
 
 app = ClientApp()
 

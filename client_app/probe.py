@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-from client_app.devices import free_memory
-from client_app.objectives import cross_entropy
-from client_app.placement import Placement
 from models.slicing import Slice
 from models.task import Task
 from protocol.settings import TrainSettings
+from training.devices import free_memory
+from training.losses import cross_entropy
+from training.placement import Placement
 
 REFERENCE_WIDTH = 0.25
 """The share of the channels of the task's own network that is trained to measure speed."""

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
-from nestfl.overrides import TakesOverrides
+from nestfl.commands.overrides import TakesOverrides
 
 FILE = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
@@ -83,7 +83,7 @@ def app() -> None:
 @click.option("--plot", metavar="FILE", type=FILE, help="Draw the levels to this file.")
 def plan(latency: bool, json: bool, plot: Path | None, **request: Any) -> None:
     """Split a network into levels, and show what each one costs."""
-    from nestfl import plan as planner  # imports torch: not for --help
+    from nestfl.commands import plan as planner  # imports torch: not for --help
 
     try:
         planned = planner.make_plan(planner.Request.parse(**request), latency)
@@ -141,7 +141,7 @@ def plan(latency: bool, json: bool, plot: Path | None, **request: Any) -> None:
 @click.option("--quiet", is_flag=True, help="Show only how it ended.")
 def run(**request: Any) -> None:
     """Train in a simulation on this machine."""
-    from nestfl import run as runner
+    from nestfl.commands import run as runner
 
     raise SystemExit(runner.run(runner.Request(**request)))
 
@@ -205,8 +205,8 @@ def predict(json: bool, **request: Any) -> None:
     """Answer with a trained level; easy inputs leave at early exits."""
     from rich.console import Console
 
-    from nestfl import predict as predictor
-    from nestfl.passes import unwatched, watched_on
+    from nestfl.commands import predict as predictor
+    from nestfl.watching.passes import unwatched, watched_on
     from strategies.federation import FederationError
 
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 VERSION = 2
 """Of the records. Raise it when they change."""
-SHARED = ("client_app", "data", "models", "protocol")
+SHARED = ("client_app", "data", "models", "protocol", "strategies", "training")
 
 
 @cache

@@ -12,21 +12,21 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from client_app.evaluation import evaluate
 from data.clients import global_test
 from models.task import Task
 from protocol.records import Evaluation
-from server_app import checkpoint
-from server_app.checkout import start_of_paths
-from server_app.config import Config, compose, seen_from
-from server_app.observer import Recorder
-from server_app.record import RunRecord
-from server_app.summary import show, summarise
-from server_app.weights import read_weights
+from server_app.config.checkout import start_of_paths
+from server_app.config.composing import Config, compose, seen_from
+from server_app.config.weights import read_weights
+from server_app.record import checkpoint
+from server_app.record.recorder import Recorder
+from server_app.record.run_record import RunRecord
+from server_app.record.summary import show, summarise
 from strategies.base import NestedStrategy
 from strategies.federation import Federation
-from strategies.planning import Split
+from strategies.levels.planning import Split
 from strategies.registry import strategy
+from training.testing import evaluate
 
 app = ServerApp()
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows

@@ -23,13 +23,8 @@ from models.slicing import is_running_statistic
 from protocol.arrays import pack
 from protocol.records import Evaluation, Work
 from protocol.records import size as size_of
-from strategies.attendance import Attendance
-from strategies.enrolment import Client, enrol
-from strategies.evaluation import evaluate_clients, evaluate_levels
 from strategies.federation import Federation, FederationError, Observer, Tally
-from strategies.fleet import describe, require_full_model
-from strategies.folding import Fold
-from strategies.planning import (
+from strategies.levels.planning import (
     Level,
     Split,
     cluster_budgets,
@@ -37,9 +32,14 @@ from strategies.planning import (
     own_exit_only,
     search_splits,
 )
-from strategies.statistics import gather_statistics
-from strategies.streaming import Reply, stream
-from strategies.submodels import Submodel, Submodels
+from strategies.levels.submodels import Submodel, Submodels
+from strategies.rounds.attendance import Attendance
+from strategies.rounds.coverage import describe, require_full_model
+from strategies.rounds.enrolment import Client, enrol
+from strategies.rounds.evaluation import evaluate_clients, evaluate_levels
+from strategies.rounds.folding import Fold
+from strategies.rounds.norm_statistics import gather_statistics
+from strategies.rounds.streaming import Reply, stream
 
 
 class NestedStrategy(Strategy):

@@ -13,10 +13,10 @@ from models import Slice, State, Task
 from models.slicing import Rounding, WindowKind
 from protocol.records import Work
 from protocol.settings import StatisticsKind, TrainSettings
-from strategies.bounds import UpdateBounds
-from strategies.cost import CostKind
-from strategies.enrolment import Client
-from strategies.planning import Level, Split
+from strategies.aggregation.bounds import UpdateBounds
+from strategies.levels.cost import CostKind
+from strategies.levels.planning import Level, Split
+from strategies.rounds.enrolment import Client
 
 DEFAULT_SHARE = 0.5
 """Of the clients who have come, where `min_replies` names no other."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from strategies.base import NestedStrategy
-from strategies.decoupled import Decoupled
-from strategies.fedavg import FedAvg
-from strategies.heterofl import HeteroFL
-from strategies.scalefl import ScaleFL
+from strategies.methods.decoupled import Decoupled
+from strategies.methods.fedavg import FedAvg
+from strategies.methods.heterofl import HeteroFL
+from strategies.methods.scalefl import ScaleFL
 
 STRATEGIES: dict[str, type[NestedStrategy]] = {
     "decoupled": Decoupled,

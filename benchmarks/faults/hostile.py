@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from benchmarks.faults.case import Case, Outcome, fault, survived
 from benchmarks.faults.runs import assert_same_end, rounds_of
 from server_app import app as server
-from server_app.config import compose
-from tests.grids import Fault as Trick
-from tests.grids import InProcessGrid
+from server_app.config.composing import compose
+from tests.support.grids import Fault as Trick
+from tests.support.grids import InProcessGrid
 
 HOSTILE, CLIENTS = 0, 8
 SMALL = (

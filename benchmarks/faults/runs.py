@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.faults.case import Case
 from benchmarks.faults.processes import AS_NOBODY, BIN, NOBODY, Process, of_this_fault, wait_until
-from server_app import checkpoint
+from server_app.record import checkpoint
 
 ROUNDS = 6
 SMALL = (

@@ -1,0 +1,1 @@
+"""The commands of `nestfl`, one file each."""

@@ -1,0 +1,45 @@
+"""A command whose settings are given as key=value, not as options."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import click
+
+
+class TakesOverrides(click.Command):
+    """Answers an option that is meant as a setting with how settings are given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if (meant := _meant(error, self, ctx, given)) is None:
+                raise
+            raise click.UsageError(f"No such option '{error.option_name}': {meant}", ctx) from None
+
+
+def _meant(
+    error: click.NoSuchOption, command: click.Command, ctx: click.Context, args: list[str]
+) -> str | None:
+    """The setting that an unknown option stands for; none if it is more like another option."""
+    from server_app.config.composing import settings_by_name  # not for --help
+
+    settings = settings_by_name()
+    options = {name.lstrip("-") for each in command.get_params(ctx) for name in each.opts}
+    name = error.option_name.lstrip("-").replace("-", "_")
+    closest = get_close_matches(name, [*settings, *options], n=1)
+    if not closest or closest[0] in options:
+        return None
+    setting = f"{settings[closest[0]]}={_value_of(error.option_name, args)}"
+    return f"settings are given as key=value. Did you mean {setting}?"
+
+
+def _value_of(option: str, args: list[str]) -> str:
+    """What was given to an option, behind it or as the next argument."""
+    for argument, following in zip(args, [*args[1:], "-"], strict=True):
+        name, equals, value = argument.partition("=")
+        if name == option:
+            return value if equals else "..." if following.startswith("-") else following
+    return "..."

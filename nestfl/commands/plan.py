@@ -1,0 +1,287 @@
+"""`nestfl plan`: the table of the papers for any network, as text, JSON or a picture."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from models.task import Task
+from strategies.levels.cost import COST_KINDS, Cost, CostKind
+from strategies.levels.cost import cost as cost_of
+from strategies.levels.planning import (
+    Grid,
+    Level,
+    PlanError,
+    Split,
+    cluster_budgets,
+    halving_ratios,
+    levels_of,
+    search_splits,
+)
+
+LEVELS = 4
+"""How many there are where nothing says so, as in the papers' tables."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for, checked."""
+
+    task: Task
+    kind: CostKind
+    grid: Grid
+    tolerance: float
+    ratios: tuple[float, ...]
+    splits: tuple[Split, ...] | None
+    level_of: tuple[int, ...] | None
+    """Each client's level, where budgets were given."""
+
+    @classmethod
+    def parse(
+        cls,
+        model: str,
+        levels: int | None,
+        ratios: str | None,
+        budgets: str | None,
+        splits: str | None,
+        tolerance: float,
+        cost: str,
+        depth_grid: int | None,
+        width_step: float,
+        classes: int,
+        channels: int,
+        image_size: int,
+        tokens: int,
+        options: Sequence[str],
+    ) -> Request:
+        ways = {"--ratios": ratios, "--budgets": budgets, "--splits": splits}
+        given = [name for name, text in ways.items() if text is not None]
+        if len(given) > 1:
+            raise PlanError("give one of --ratios, --budgets and --splits")
+        for name in given:
+            if not str(ways[name]).strip():
+                raise PlanError(f"{name} is empty: expected at least one, separated by commas")
+            if levels is not None and name != "--budgets":
+                raise PlanError(f"--levels {levels} beside {name}, which says how many: give one")
+        sizes = {"classes": classes, "channels": channels, "size": image_size, "tokens": tokens}
+        for name, value in sizes.items():
+            if value < 1:
+                raise PlanError(f"{name} {value}: expected at least 1")
+        if tolerance < 0:
+            raise PlanError(f"tolerance {tolerance}: expected 0 or more")
+        task = Task(model, classes, channels, image_size, _options(options), tokens)
+        kind = _cost_kind(cost)
+        shares = tuple(_number(text) for text in ratios.split(",")) if ratios else None
+        level_of = None
+        if budgets:
+            amounts = [_number(text) for text in budgets.split(",")]
+            clusters = cluster_budgets(amounts, cost_of(task, task.whole).of(kind), levels)
+            shares, level_of = clusters.ratios, clusters.level_of
+        return cls(
+            task=task,
+            kind=kind,
+            grid=Grid(depth_grid, width_step),
+            tolerance=tolerance,
+            ratios=shares or tuple(halving_ratios(LEVELS if levels is None else levels)),
+            splits=_splits(splits, task.units) if splits else None,
+            level_of=level_of,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The levels, the full model's cost, and each level's measured latency."""
+
+    request: Request
+    levels: list[Level]
+    whole: Cost
+    measured: bool
+    milliseconds: list[float] | None
+    """None if it was not asked for, or if the network takes no single image of this size."""
+
+
+def make_plan(request: Request, measure: bool = True) -> Plan:
+    splits = request.splits or search_splits(
+        request.task, request.ratios, request.tolerance, request.kind, request.grid
+    )
+    levels = levels_of(request.task, splits)
+    return Plan(
+        request,
+        levels,
+        cost_of(request.task, request.task.whole),
+        measure,
+        latencies(request.task, levels) if measure else None,
+    )
+
+
+def latencies(task: Task, levels: Sequence[Level], seconds: float = 2.0) -> list[float] | None:
+    """The median time of one image's forward pass at each level, in milliseconds.
+
+    The levels take turns, so that a busy machine slows them all alike. None where an image shrinks
+    to one pixel, which batch norm without running statistics refuses.
+    """
+    nets = [task.build(level.counted).eval() for level in levels]
+    image = task.input(1)
+    turns: list[list[float]] = []
+    with torch.inference_mode():
+        try:
+            for net in nets:
+                net(image)
+        except ValueError:
+            return None
+        while len(turns) < 5 or sum(map(sum, turns)) < seconds:
+            turns.append([_seconds(net, image) for net in nets])
+    return [1000 * statistics.median(times) for times in zip(*turns, strict=True)]
+
+
+def _seconds(net: torch.nn.Module, image: torch.Tensor) -> float:
+    start = time.perf_counter()
+    net(image)
+    return time.perf_counter() - start
+
+
+def show(plan: Plan) -> None:
+    """Print the plan as a table."""
+    task, kind = plan.request.task, plan.request.kind
+    table = Table(title=f"{task.model}, {task.num_classes} classes: share is of {kind}")
+    headings = ["level", "depth", "width", "params", "MACs", "share", "memory"]
+    for heading in headings + (["latency"] if plan.milliseconds else []):
+        table.add_column(heading, justify="right")
+    for row, level in enumerate(plan.levels):
+        depth = level.split.depth
+        cells = [
+            f"{level.number}",
+            f"{depth}/{task.units} {depth / task.units:.2f}",
+            f"{level.split.width:.2f}",
+            _millions(level.cost.parameters, 3),
+            _millions(level.cost.macs, 2),
+            f"{level.cost.of(kind) / plan.whole.of(kind):.3f}",
+            _millions(level.cost.memory, 2, "MB"),
+        ]
+        if plan.milliseconds:
+            cells.append(f"{plan.milliseconds[row]:.1f} ms")
+        table.add_row(*cells)
+    console = Console()
+    console.print(table)
+    console.print(
+        "The full model is counted with the network's own exits alone, the others with those on "
+        "their path. Memory is what training keeps of one image."
+    )
+    if plan.milliseconds:
+        console.print(f"Latency: one image on this CPU, {torch.get_num_threads()} threads, median.")
+    elif plan.measured:
+        console.print(
+            "No latency: one image of this size shrinks to a pixel, which batch norm cannot "
+            "take by itself (see the model's norm)."
+        )
+    if plan.request.level_of:
+        console.print(f"Levels of the clients: {', '.join(map(str, plan.request.level_of))}")
+
+
+def as_json(plan: Plan) -> str:
+    """The plan, and all that it depends on, as JSON."""
+    task, kind = plan.request.task, plan.request.kind
+    levels = [
+        {
+            "level": level.number,
+            "depth": level.split.depth,
+            "depth_share": level.split.depth / task.units,
+            "width": level.split.width,
+            "exits": level.slice.exits,
+            **asdict(level.cost),
+            "share": level.cost.of(kind) / plan.whole.of(kind),
+            "parameters_with_exits": cost_of(task, level.slice).parameters,
+            **({"latency_ms": plan.milliseconds[row]} if plan.milliseconds else {}),
+        }
+        for row, level in enumerate(plan.levels)
+    ]
+    answer = {
+        "model": task.model,
+        "units": task.units,
+        "classes": task.num_classes,
+        "cost": kind,
+        "levels": levels,
+    }
+    if plan.request.level_of:
+        answer["level_of_client"] = plan.request.level_of
+    return json.dumps(answer, indent=2)
+
+
+def draw(plan: Plan, path: Path) -> None:
+    """Draw each level as a box, width by depth, in the outline of the full model."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    figure = Figure(figsize=(2.2 * len(plan.levels) + 0.4, 3.4), layout="constrained")
+    for column, level in enumerate(plan.levels, 1):
+        axes = figure.add_subplot(1, len(plan.levels), column)
+        depth, width = level.split.depth / plan.request.task.units, level.split.width
+        axes.add_patch(Rectangle((0, 0), 1, 1, fill=False, linestyle=":", color="0.6"))
+        axes.add_patch(Rectangle((0, 1 - depth), width, depth, color="C0", alpha=0.35))
+        for unit in level.slice.exits or ():
+            at = 1 - unit / plan.request.task.units
+            axes.plot([0, width], [at, at], color="C3", linewidth=2)
+        axes.text(width / 2, 1.02, f"{width:.0%}", ha="center", va="bottom")
+        axes.text(-0.03, 1 - depth / 2, f"{depth:.0%}", ha="right", va="center", rotation=90)
+        axes.text(
+            width / 2,
+            1 - depth / 2,
+            f"{_millions(level.cost.parameters, 2)}\n{_millions(level.cost.macs, 1)} MACs",
+            ha="center",
+            va="center",
+            fontsize=8,
+        )
+        axes.set(title=f"Level {level.number}", xlim=(-0.15, 1.05), ylim=(-0.05, 1.12))
+        axes.set_axis_off()
+    try:
+        figure.savefig(path, dpi=150)
+    except ValueError as error:  # names the formats that there are
+        raise PlanError(f"cannot draw to {path}: {error}") from None
+
+
+def _millions(number: float, digits: int, unit: str = "M") -> str:
+    return f"{number / 1e6:.{digits}f} {unit}"
+
+
+def _number(text: str) -> float:
+    try:
+        return float(Fraction(text.strip()))
+    except (ValueError, ZeroDivisionError):
+        raise PlanError(f"{text!r} is not a number") from None
+
+
+def _cost_kind(text: str) -> CostKind:
+    for kind in COST_KINDS:
+        if kind == text:
+            return kind
+    raise PlanError(f"unknown cost {text!r}; choose from {', '.join(COST_KINDS)}")
+
+
+def _splits(text: str, units: int) -> tuple[Split, ...]:
+    splits = []
+    for pair in text.split(","):
+        depth, colon, width = pair.strip().partition(":")
+        if not colon:
+            raise PlanError(f"split {pair!r}: expected DEPTH:WIDTH, such as 36:.7 or 2/3:.7")
+        unit = int(depth) if depth.isdigit() else int(units * _number(depth) + 1e-6)
+        splits.append(Split(unit, _number(width)))
+    return tuple(splits)
+
+
+def _options(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    options = []
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise PlanError(f"option {pair!r}: expected NAME=VALUE, such as head=pool")
+        options.append((name, value))
+    return tuple(sorted(options))

@@ -1,0 +1,319 @@
+"""`nestfl predict`: a trained level's answers, and what budgets come to."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor
+
+from data.clients import global_test
+from data.inputs import Inputs, read_inputs
+from data.spec import DatasetSpec
+from inference import Answers
+from nestfl.commands.prediction import TO_THE_END, Outcome, Plan, Predictor, Result, compare
+from nestfl.watching.passes import Watch, unwatched
+from server_app.record.restored import RestoredLevel, load_level
+
+SHOWN = 10
+"""Answers that are printed; a file has them all."""
+FORMATS = (".csv", ".json")
+
+
+class PredictError(ValueError):
+    """A prediction that cannot be made as asked."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for, checked."""
+
+    run: Path
+    inputs: Path | None = None
+    level: int | None = None
+    budget: float | None = None
+    """Share of the MACs of always running to the end."""
+    budget_ms: float | None = None
+    threshold: float | None = None
+    max_loss: float | None = None
+    """Points of accuracy on validation data."""
+    batch_size: int = 256
+    output: Path | None = None
+    table: bool = False
+    plot: Path | None = None
+
+    def __post_init__(self) -> None:
+        chosen = [self.budget, self.budget_ms, self.threshold, self.max_loss]
+        if sum(choice is not None for choice in chosen) > 1:
+            raise PredictError("give one of --budget, --budget-ms, --threshold and --max-loss")
+        for name, budget in {"budget": self.budget, "budget-ms": self.budget_ms}.items():
+            if budget is not None and not budget > 0:
+                raise PredictError(f"--{name} {budget}: expected above 0")
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise PredictError(f"--threshold {self.threshold}: expected 0 to 1")
+        if self.max_loss is not None and not 0 <= self.max_loss <= 100:
+            raise PredictError(f"--max-loss {self.max_loss}: expected 0 to 100 points")
+        if self.batch_size < 1:
+            raise PredictError(f"--batch-size {self.batch_size}: expected at least 1")
+        if self.output is not None and self.output.suffix not in FORMATS:
+            raise PredictError(f"--output {self.output}: expected a name in {' or '.join(FORMATS)}")
+        if self.compares and (self.output or chosen != [None] * 4):
+            raise PredictError(
+                "--table and --plot try budgets of their own and give no answers: "
+                "leave out --output, --budget, --budget-ms, --threshold and --max-loss"
+            )
+
+    @property
+    def compares(self) -> bool:
+        return self.table or self.plot is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """The answers to the inputs, or the outcomes of a range of budgets."""
+
+    predictor: Predictor
+    inputs: Inputs
+    plan: Plan
+    answers: Answers | None = None
+    result: Result | None = None
+    outcomes: Sequence[Outcome] = ()
+
+
+def predict(request: Request, watch: Watch[Tensor] = unwatched) -> Report:
+    """Answer as asked, and write what was asked for; `watch` sees each pass over batches."""
+    level = load_level(request.run, request.level)
+    if level.untrained:
+        Console(stderr=True).out(
+            f"nestfl predict: warning: level {level.number} is untrained: no client had trained it "
+            f"by round {level.round}",
+            highlight=False,
+        )
+    inputs = _inputs(request, level.dataset)
+    if not len(inputs.data):
+        raise PredictError(f"nothing to answer for: {request.inputs} holds no inputs")
+    if request.plot is not None and not inputs.labelled:
+        raise PredictError("--plot draws accuracy, and these inputs have no labels")
+    predictor = Predictor(level, request.batch_size, watch)
+    if request.compares:
+        report = Report(predictor, inputs, TO_THE_END, outcomes=compare(predictor, inputs))
+        if request.plot is not None:
+            draw(report, request.plot)
+        return report
+    plan = _plan(request, predictor)
+    answers = predictor.answer_all(inputs.data, plan)
+    report = Report(predictor, inputs, plan, answers, predictor.judge(answers, plan, inputs))
+    if request.output is not None:
+        request.output.write_text(
+            as_csv(report) if request.output.suffix == ".csv" else as_json(report) + "\n"
+        )
+    return report
+
+
+def _inputs(request: Request, dataset: DatasetSpec) -> Inputs:
+    if request.inputs is not None:
+        return read_inputs(request.inputs, dataset)
+    test = global_test(dataset)
+    return Inputs(test, tuple(f"test:{row}" for row in range(len(test))))
+
+
+def _plan(request: Request, predictor: Predictor) -> Plan:
+    if request.budget is not None:
+        return predictor.within(request.budget, "share")
+    if request.budget_ms is not None:
+        return predictor.within(request.budget_ms, "ms")
+    if request.max_loss is not None:
+        return predictor.losing(request.max_loss)
+    return TO_THE_END if request.threshold is None else predictor.sure(request.threshold)
+
+
+# --- on the terminal -------------------------------------------------------------------------
+
+
+def show(report: Report, console: Console | None = None) -> None:
+    """Print the first answers, or the table of budgets."""
+    console = console or Console()
+    _print_table(console, *(_outcomes(report) if report.outcomes else _answers(report)))
+    if report.result is not None:
+        console.print(_summary(report, report.result), highlight=False)
+    else:
+        console.print(
+            f"Measured here in batches of {report.predictor.batch_size}, side by side; thresholds "
+            "are of the clients' validation data. Speed-up and share are against the last exit "
+            "alone, without the early exits' heads.",
+            highlight=False,
+        )
+
+
+def _print_table(console: Console, title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """A table, or a line for each row where the terminal is too narrow: nothing is cut off."""
+    table = Table(title=title)
+    for heading in rows[0]:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*map(escape, row.values()))
+    unbounded = console.options.update(width=10_000)
+    if console.measure(table, options=unbounded).maximum <= console.width:
+        console.print(table)
+        return
+    lines = (", ".join(f"{heading} {cell}" for heading, cell in row.items()) for row in rows)
+    for line in (title, *lines):
+        console.print(line, highlight=False, markup=False)
+
+
+def _answers(report: Report) -> tuple[str, list[dict[str, str]]]:
+    rows = _rows(report)
+    shown = [{**row, "confidence": f"{row['confidence']:.3f}"} for row in rows[:SHOWN]]
+    title = f"The first {len(shown)} of {len(rows)} answers"
+    return title, [{key: str(cell) for key, cell in row.items()} for row in shown]
+
+
+def _summary(report: Report, result: Result) -> str:
+    level = report.predictor.level
+    parts = [f"{_title(level)}: {len(report.inputs.data)} inputs"]
+    if result.accuracy is not None:
+        parts.append(f"accuracy {result.accuracy:.2%}")
+    parts.append(f"{result.macs / 1e6:.2f} M MACs each, {result.share:.3f} of the full cost")
+    left = (
+        f"{share:.1%} at exit {unit}" for unit, share in zip(level.exits, result.exits, strict=True)
+    )
+    ended = "all ran to the end" if report.plan == TO_THE_END else f"left: {', '.join(left)}"
+    return ", ".join([*parts, ended]) + "."
+
+
+def _title(level: RestoredLevel) -> str:
+    mark = " (untrained)" if level.untrained else ""
+    return f"Level {level.number}{mark} after round {level.round}"
+
+
+def _outcomes(report: Report) -> tuple[str, list[dict[str, str]]]:
+    level = report.predictor.level
+    left = f"% left at {'/'.join(map(str, level.exits))}"
+    rows = []
+    for outcome in report.outcomes:
+        result = outcome.result
+        rows.append(
+            {
+                "budget": f"{outcome.budget:.3f}",
+                "accuracy": "" if result.accuracy is None else f"{result.accuracy:.2%}",
+                "M MACs": f"{result.macs / 1e6:.2f}",
+                "share": f"{result.share:.3f}",
+                "ms": f"{outcome.milliseconds:.3f}",
+                "speed-up": f"{outcome.speedup:.2f}",
+                left: "/".join(f"{100 * share:.0f}" for share in result.exits),
+            }
+        )
+    return f"{_title(level)}: budgets", rows
+
+
+# --- in files --------------------------------------------------------------------------------
+
+
+def _rows(report: Report) -> list[dict[str, Any]]:
+    """The answers, one by one."""
+    if report.answers is None:
+        return []
+    facts, units = report.inputs.data.facts, report.predictor.level.exits
+    columns = (report.answers.classes, report.answers.exits, report.answers.confidence)
+    answers = zip(*(column.tolist() for column in columns), strict=True)
+    labels = report.inputs.data.labels.tolist()
+    return [
+        {
+            "input": name,
+            "class": facts.classes[chosen],
+            "exit": units[left],
+            "confidence": confidence,
+            **({"label": facts.classes[label]} if report.inputs.labelled else {}),
+        }
+        for name, (chosen, left, confidence), label in zip(
+            report.inputs.names, answers, labels, strict=True
+        )
+    ]
+
+
+def as_csv(report: Report) -> str:
+    rows, text = _rows(report), io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def as_json(report: Report) -> str:
+    """The answers, or the outcomes of the budgets, and what they depend on."""
+    level = report.predictor.level
+    found: dict[str, Any] = {
+        "level": level.number,
+        "round": level.round,
+        **({"untrained": True} if level.untrained else {}),
+        "exits": level.exits,
+        "macs_by_exit": report.predictor.macs.exits,
+        "full_macs": report.predictor.macs.full,
+        "inputs": len(report.inputs.data),
+    }
+    if report.result is not None:
+        found |= {
+            "thresholds": _finite(report.plan.thresholds),
+            **_result(report.result),
+            "answers": _rows(report),
+        }
+    else:
+        found["budgets"] = [
+            {
+                "budget": outcome.budget,
+                "thresholds": _finite(outcome.thresholds),
+                **_result(outcome.result),
+                "ms": outcome.milliseconds,
+                "speedup": outcome.speedup,
+            }
+            for outcome in report.outcomes
+        ]
+    return json.dumps(found, indent=2)
+
+
+def _result(result: Result) -> dict[str, Any]:
+    return {
+        "accuracy": result.accuracy,
+        "macs": result.macs,
+        "share": result.share,
+        "left_at_exit": result.exits,
+    }
+
+
+def _finite(thresholds: Sequence[float] | None) -> list[float | None] | None:
+    """Thresholds as JSON can have them: null where nobody leaves."""
+    if thresholds is None:
+        return None
+    return [threshold if math.isfinite(threshold) else None for threshold in thresholds]
+
+
+def draw(report: Report, path: Path) -> None:
+    """Draw accuracy against cost, one point a budget."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    accuracies = [100 * (outcome.result.accuracy or 0) for outcome in report.outcomes]
+    costs = {
+        "M MACs a sample": [outcome.result.macs / 1e6 for outcome in report.outcomes],
+        "ms a sample, measured": [outcome.milliseconds for outcome in report.outcomes],
+    }
+    for column, (label, values) in enumerate(costs.items(), 1):
+        axes = figure.add_subplot(1, 2, column)
+        axes.plot(values[:-1], accuracies[:-1], "o-", label="early exits")
+        axes.plot(values[-1], accuracies[-1], "s", color="C3", label="always the last exit")
+        axes.set(xlabel=label, ylabel="accuracy, %")
+        axes.grid(alpha=0.3)
+    axes.legend()
+    try:
+        figure.savefig(path, dpi=150)
+    except ValueError as error:  # names the formats that there are
+        raise PredictError(f"cannot draw to {path}: {error}") from None

@@ -1,0 +1,272 @@
+"""A level of a run that answers: frozen, priced, and with thresholds for a budget."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from data.clients import ClientData, all_clients
+from data.examples import Examples
+from data.inputs import Inputs
+from inference import (
+    Answers,
+    BudgetError,
+    anytime,
+    cheapest_thresholds,
+    classify,
+    exits_taken,
+    fit_thresholds,
+    freeze,
+    milliseconds,
+    needs_statistics,
+    only_last_exit,
+    scores,
+)
+from models.registry import SlicedNetwork
+from nestfl.watching.passes import Watch, unwatched
+from server_app.record.restored import RestoredLevel
+from strategies.levels.cost import macs_by_exit
+from training.placement import Placement
+from training.testing import evaluation_batches
+
+CALIBRATION_BATCHES = 16
+"""Of up to 256 training examples each: what statistics are gathered on."""
+LEAST_SECONDS = 2.0
+"""How long the timing of budgets goes on, at least."""
+
+CostUnit = Literal["share", "ms"]
+"""A share of the MACs of always running to the end, or milliseconds."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a sample costs that leaves at each exit, and one that has no early exit to pass."""
+
+    exits: tuple[float, ...]
+    full: float
+
+    @property
+    def shares(self) -> Prices:
+        """The same as shares of the full price."""
+        return Prices(tuple(price / self.full for price in self.exits), 1.0)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which samples leave where; without thresholds all run to the end, past no early head."""
+
+    thresholds: tuple[float, ...] | None
+
+
+TO_THE_END = Plan(None)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a plan on given inputs."""
+
+    accuracy: float | None
+    """None where there are no labels."""
+    macs: float
+    """A sample, on average."""
+    share: float
+    """Of the full cost."""
+    exits: tuple[float, ...]
+    """The share of the samples that left at each."""
+
+
+class Predictor:
+    """Answers with a level's network, as this machine computes it best."""
+
+    def __init__(
+        self, level: RestoredLevel, batch_size: int, watch: Watch[Tensor] = unwatched
+    ) -> None:
+        self.level, self.batch_size, self.watch = level, batch_size, watch
+        self.place = Placement.of(level.settings, level.net)
+        net = level.net.to(self.place.device)
+        if needs_statistics(net) or level.outdated_statistics:
+            batches = islice(evaluation_batches(self._clients.train), CALIBRATION_BATCHES)
+            placed = (self._placed(images) for images, _ in batches)
+            net = freeze(net, self.watch(placed, CALIBRATION_BATCHES, "gathering statistics"))
+        self.net: SlicedNetwork = net
+        self.alone = only_last_exit(net, level.exits[-1])
+
+    @cached_property
+    def _clients(self) -> ClientData:
+        return all_clients(self.level.dataset)
+
+    @cached_property
+    def _validation(self) -> Examples:
+        """What thresholds are fitted on: nobody trained on it, and nobody tests on it."""
+        found = self._clients.validation
+        if not len(found):
+            raise BudgetError(
+                "no validation data to fit thresholds on: the run had dataset.validation=0; "
+                "give a --threshold"
+            )
+        return found
+
+    @cached_property
+    def _scores(self) -> Tensor:
+        return scores(self.net, self.batches(self._validation, "fitting thresholds"))
+
+    @cached_property
+    def _hits(self) -> Tensor:
+        """Whether each exit is right about each validation sample, [exits, n]."""
+        classes = [
+            torch.stack([answers.classes for answers in anytime(self.net, batch)]).cpu()
+            for batch in self.batches(self._validation, "fitting thresholds")
+        ]
+        return torch.cat(classes, 1) == self._validation.labels
+
+    @cached_property
+    def macs(self) -> Prices:
+        task, held = self.level.task, self.level.slice
+        (full,) = macs_by_exit(task, replace(held, exits=self.level.exits[-1:]))
+        return Prices(tuple(map(float, macs_by_exit(task, held))), full)
+
+    @cached_property
+    def milliseconds(self) -> Prices:
+        """Measured here, in batches of the size asked for."""
+        batch = next(self.batches(self._validation))
+        (full,) = milliseconds(self.alone, batch)
+        return Prices(tuple(milliseconds(self.net, batch)), full)
+
+    def within(self, budget: float, unit: CostUnit) -> Plan:
+        """The thresholds whose average cost on validation data is the budget."""
+        prices = self.macs.shares if unit == "share" else self.milliseconds
+        if budget >= prices.full:
+            return TO_THE_END
+        self._require_early_exits()
+        return Plan(tuple(fit_thresholds(self._scores, prices.exits, budget)))
+
+    def losing(self, points: float) -> Plan:
+        """The cheapest thresholds that lose at most so many points of accuracy on validation."""
+        self._require_early_exits()
+        exits, full = self.macs.exits, self.macs.full
+        thresholds = cheapest_thresholds(self._scores, self._hits, exits, points / 100)
+        taken = exits_taken(self._scores, thresholds)
+        paid = float(torch.tensor(exits, dtype=torch.float64)[taken].mean())
+        return Plan(tuple(thresholds)) if paid < full else TO_THE_END
+
+    def sure(self, threshold: float) -> Plan:
+        """The same threshold at all exits."""
+        self._require_early_exits()
+        return Plan((threshold,) * (len(self.level.exits) - 1))
+
+    def _require_early_exits(self) -> None:
+        if len(self.level.exits) == 1:
+            raise BudgetError(f"level {self.level.number} has one exit: it always runs to the end")
+
+    def answer(self, batch: Tensor, plan: Plan) -> Answers:
+        """The answers to a batch, on the CPU: with them a GPU is done, and can be timed."""
+        if plan.thresholds is not None:
+            return joined([classify(self.net, batch, plan.thresholds)])
+        found = joined([classify(self.alone, batch, ())])
+        return replace(found, exits=torch.full_like(found.exits, len(self.level.exits) - 1))
+
+    def answer_all(self, data: Examples, plan: Plan) -> Answers:
+        return joined([self.answer(batch, plan) for batch in self.batches(data)])
+
+    def judge(self, answers: Answers, plan: Plan, inputs: Inputs) -> Result:
+        """How good the answers are, and what they took."""
+        hits = answers.classes == inputs.data.labels
+        counts = torch.bincount(answers.exits, minlength=len(self.level.exits))
+        paid = torch.tensor(self.macs.exits, dtype=torch.float64)[answers.exits].mean()
+        macs = self.macs.full if plan.thresholds is None else float(paid)
+        return Result(
+            accuracy=float(hits.float().mean()) if inputs.labelled else None,
+            macs=macs,
+            share=macs / self.macs.full,
+            exits=tuple((counts / len(hits)).tolist()),
+        )
+
+    def batches(self, data: Examples, what: str = "answering") -> Iterator[Tensor]:
+        placed = (self._placed(images) for images, _ in data.batches(self.batch_size))
+        return self.watch(placed, math.ceil(len(data) / self.batch_size), what)
+
+    def _placed(self, images: Tensor) -> Tensor:
+        images = images.to(self.place.device)
+        return images.contiguous(memory_format=self.place.layout) if images.ndim == 4 else images
+
+
+def joined(parts: Sequence[Answers]) -> Answers:
+    """The answers to several batches, on the CPU."""
+    return Answers(
+        torch.cat([part.classes for part in parts]).cpu(),
+        torch.cat([part.exits for part in parts]).cpu(),
+        torch.cat([part.confidence for part in parts]).cpu(),
+    )
+
+
+# --- what budgets come to --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a budget, a share of the full cost; times were measured here."""
+
+    budget: float
+    thresholds: tuple[float, ...] | None
+    result: Result
+    milliseconds: float
+    """A sample."""
+    speedup: float
+    """Against always running to the end."""
+
+
+def compare(predictor: Predictor, inputs: Inputs, budgets: int = 8) -> list[Outcome]:
+    """What budgets come to, from the first exit's cost to the full one, the last."""
+    shares = _steps(predictor.macs.shares.exits, budgets)
+    plans = [predictor.within(share, "share") for share in shares]
+    answers, seconds = side_by_side(predictor, inputs.data, plans)
+    return [
+        Outcome(
+            budget=share,
+            thresholds=plan.thresholds,
+            result=predictor.judge(given, plan, inputs),
+            milliseconds=1000 * taken / len(inputs.data),
+            speedup=seconds[-1] / taken,
+        )
+        for share, plan, given, taken in zip(shares, plans, answers, seconds, strict=True)
+    ]
+
+
+def side_by_side(
+    predictor: Predictor, data: Examples, plans: Sequence[Plan]
+) -> tuple[list[Answers], list[float]]:
+    """Each plan's answers, and its seconds for one pass over the data.
+
+    The plans take turns on each batch, so that a busy machine slows them all alike.
+    """
+    first = next(predictor.batches(data))
+    for plan in plans:
+        predictor.answer(first, plan)
+    seconds, passes = [0.0] * len(plans), 0
+    parts: list[list[Answers]] = []
+    while not passes or sum(seconds) < LEAST_SECONDS:
+        passes, parts = passes + 1, [[] for _ in plans]
+        for batch in predictor.batches(data, f"timing budgets, pass {passes}"):
+            for number, plan in enumerate(plans):
+                start = time.perf_counter()
+                parts[number].append(predictor.answer(batch, plan))
+                seconds[number] += time.perf_counter() - start
+    return [joined(part) for part in parts], [total / passes for total in seconds]
+
+
+def _steps(exits: Sequence[float], count: int) -> list[float]:
+    """Shares of the full cost, from the first exit's to 1, which is always among them."""
+    least = exits[0]
+    if len(exits) == 1 or least >= 1:
+        return [1.0]
+    steps = [least + (1 - least) * step / (count - 1) for step in range(count - 1)]
+    # Rounded up, so that what a table shows is enough when it is typed.
+    return [*(math.ceil(1000 * step) / 1000 for step in steps), 1.0]

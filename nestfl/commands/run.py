@@ -1,0 +1,177 @@
+"""`nestfl run`: the app in a simulation, from the overrides to the exit code."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from nestfl.launching.attempts import Run
+from nestfl.launching.flower import LaunchError, Simulation, check_app
+from nestfl.launching.gpus import (
+    cores,
+    default_share,
+    device_of,
+    free_memory_of_gpus,
+    training_memory,
+)
+from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK, claim, new_directory
+from server_app.record.locking import PATIENCE, Lock
+
+APP_DIR = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the launcher has to know of a configuration."""
+
+    nodes: int
+    output: str = "runs"
+    """The folder of run directories."""
+    name: str | None = None
+    """The run directory's name there; the time and the label if not given."""
+    label: str = "run"
+    device: str = "auto"
+    """That clients train on."""
+    memory: Callable[[], int] = lambda: 0
+    """Counts the bytes that a client takes of a GPU, which is slow."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was typed."""
+
+    overrides: Sequence[str] = ()
+    nodes: int | None = None
+    cpus_per_client: int = 1
+    gpus_per_client: float | None = None
+    """A share of a GPU; by what training takes if not given."""
+    workers: int | None = None
+    run_dir: Path | None = None
+    resume: Path | None = None
+    quiet: bool = False
+    app_dir: Path = APP_DIR
+
+    def hydra(self) -> str:
+        """The overrides as one string, which `shlex.split` takes apart again."""
+        from server_app.config.composing import seen_from  # not for --help
+
+        typed = [text for text in self.overrides if not text.startswith("resume=")]
+        overrides = seen_from(Path.cwd(), typed)
+        if (resume := self.resume_path()) is not None:
+            overrides.append(f"resume={resume}")
+        return " ".join(map(_quoted, overrides))
+
+    def resume_path(self) -> Path | None:
+        """Where to go on from; absolute, since the server has another working directory."""
+        typed = [text.partition("=")[2] for text in self.overrides if text.startswith("resume=")]
+        path = self.resume or (Path(typed[-1]) if typed else None)
+        return path.expanduser().absolute() if path is not None else None
+
+
+def choose(overrides: str) -> Choice:
+    """Compose the configuration here, to know at once whether it is right."""
+    from server_app.config.composing import compose  # not for --help
+
+    config = compose(overrides)
+    return Choice(
+        config.fleet.clients,
+        config.output,
+        config.name,
+        config.label,
+        config.train.device,
+        lambda: training_memory(config),
+    )
+
+
+def show_summary(run_dir: Path, console: Console) -> None:
+    """The table of the levels, and where everything is."""
+    from server_app.record.run_record import RunRecord
+    from server_app.record.summary import show
+
+    record = RunRecord(run_dir)
+    show(record, json.loads(record.summary_file.read_text()), console)
+
+
+def run(
+    request: Request,
+    choose: Callable[[str], Choice] = choose,
+    show: Callable[[Path, Console], None] = show_summary,
+    find_gpus: Callable[[], list[int]] = free_memory_of_gpus,
+) -> int:
+    """Run the app and return the exit code: 0 only if it has written its summary."""
+    console, errors = Console(), Console(stderr=True)
+    with ExitStack() as held:
+        try:
+            check_app(request.app_dir)
+            choice = choose(request.hydra())
+            simulation = simulation_of(request, choice, find_gpus)
+            run_dir = _run_dir(request, choice)
+            held.enter_context(closing(Lock(run_dir / LAUNCHER_LOCK)))
+            goes_on = _check_start(request.resume_path(), run_dir)
+        except (ValueError, OSError, LaunchError) as error:
+            errors.out(f"nestfl run: {error}", highlight=False)
+            return 2
+        if not request.quiet:
+            clients = f"{simulation.nodes} simulated clients"
+            device = device_of(choice.device, simulation.gpus_per_client)
+            console.out(f"{clients} on {device}, run in {run_dir}{goes_on}", highlight=False)
+        code = Run(
+            request.app_dir,
+            run_dir,
+            request.hydra(),
+            request.resume_path(),
+            simulation,
+            console,
+            errors,
+            request.quiet,
+        ).finish()
+        if code == 0:
+            show(run_dir, console)
+        return code
+
+
+def simulation_of(
+    request: Request, choice: Choice, find_gpus: Callable[[], list[int]] = free_memory_of_gpus
+) -> Simulation:
+    """What is asked of Flower: the nodes, and what each takes of this machine."""
+    nodes = request.nodes if request.nodes is not None else choice.nodes
+    share = request.gpus_per_client
+    if share is None:
+        at_once = min(nodes, request.workers or max(1, cores() // request.cpus_per_client))
+        share = default_share(choice.device, find_gpus, choice.memory, at_once)
+    return Simulation(nodes, request.cpus_per_client, share, request.workers)
+
+
+def _run_dir(request: Request, choice: Choice) -> Path:
+    """The run's directory: a new one, or that of the run that goes on."""
+    resume = request.resume_path()
+    if resume is not None:
+        if request.run_dir is not None:
+            raise ValueError("a run goes on in its own directory: leave out --run-dir or --resume")
+        from server_app.config.composing import run_directory  # not for --help
+
+        return run_directory(resume)
+    if request.run_dir is not None:
+        return claim(request.run_dir.expanduser().absolute())
+    return new_directory(Path(choice.output).expanduser().absolute(), choice.name, choice.label)
+
+
+def _check_start(resume: Path | None, run_dir: Path) -> str:
+    """Say what a run goes on after; raise where it cannot, before anything is started."""
+    Lock(run_dir / RECORD_LOCK, PATIENCE).close()  # a killed run's server may take a while to end
+    if resume is None:
+        return ""
+    from server_app.record.checkpoint import load  # not for --help
+
+    return f", going on after round {load(resume).round}"
+
+
+def _quoted(override: str) -> str:
+    needs_quotes = not override or any(c.isspace() or c in "'\"\\" for c in override)
+    return shlex.quote(override) if needs_quotes else override

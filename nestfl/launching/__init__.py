@@ -1,0 +1,1 @@
+"""Starting Flower, and ending all of it."""

@@ -1,0 +1,152 @@
+"""How simulated clients share this machine's GPUs.
+
+Ray hides all GPUs from a client that takes no share of one, and lets as many use a GPU as shares
+fit into it, whatever they need of its memory. So the share follows from what training takes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rich.filesize import decimal
+
+if TYPE_CHECKING:  # not for --help
+    from models import Task
+    from server_app.config.composing import Config
+
+CUDA_CONTEXT = 1 << 30
+"""Bytes that a process takes of a GPU besides its tensors: its context, and libraries' room."""
+ROOM = 0.9
+"""The share of the free memory that is given away: the rest is lost between the tensors."""
+BYTES = 4
+"""Of a number: what is computed in fewer is kept in as many."""
+COPIES = 5
+"""Of each parameter: as received, trained, its gradient, and two states of the optimiser."""
+LIVE_OUTPUTS = 4
+"""Outputs as large as the largest that an evaluation holds at once."""
+MOST_CLIENTS = 16
+"""On a GPU at once; more would only wait for each other."""
+RAY_UNITS = 10_000
+"""Ray counts shares of a GPU in ten-thousandths."""
+
+log = logging.getLogger("flwr")
+
+ASK_TORCH = """
+import json, torch
+count = torch.cuda.device_count()
+print(json.dumps([torch.cuda.mem_get_info(gpu)[0] for gpu in range(count)]))
+"""
+
+
+def free_memory_of_gpus() -> list[int]:
+    """The free bytes of each GPU that processes started here may use; none where torch has none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    # In another process: asking makes a context, which this one would keep for the whole run.
+    asked = subprocess.run([sys.executable, "-c", ASK_TORCH], capture_output=True, text=True)
+    if asked.returncode != 0:
+        raise OSError(f"cannot ask for the GPUs' memory: {asked.stderr.strip().splitlines()[-1:]}")
+    free: list[int] = json.loads(asked.stdout)
+    return free
+
+
+def clients_per_gpu(free: Sequence[int], needed: int, at_once: int) -> int:
+    """How many clients may be on each GPU, of `at_once` on all of them, that need so many bytes.
+
+    The server, which evaluates, needs as much on one of them. 0 is no room for a client.
+    """
+    if not free:
+        return 0
+    fitting = int(ROOM * min(free)) // needed - 1
+    spread = -(-at_once // len(free))
+    return max(0, min(fitting, spread, MOST_CLIENTS))
+
+
+def share_of_a_gpu(clients: int) -> float:
+    """What each of so many clients takes of a GPU, so that Ray places no more there."""
+    return RAY_UNITS // clients / RAY_UNITS if clients else 0.0
+
+
+def default_share(
+    device: str, find_gpus: Callable[[], list[int]], memory: Callable[[], int], at_once: int
+) -> float:
+    """What each client takes of a GPU where nobody says so; 0 where none is wanted or found."""
+    # Ray's cluster, where there is one, has other GPUs than this machine.
+    if device not in ("auto", "cuda") or "RAY_ADDRESS" in os.environ or not (gpus := find_gpus()):
+        return 0.0
+    needed = memory()
+    share = share_of_a_gpu(clients_per_gpu(gpus, needed, at_once))
+    if not share:
+        problem = (
+            f"a client takes about {decimal(needed)} of a GPU, the server as much, and only "
+            f"{decimal(min(gpus))} are free"
+        )
+        if device == "cuda":
+            raise ValueError(f"{problem}: give train.device=cpu, or --gpus-per-client yourself")
+        log.warning("%s: clients train on the CPU; --gpus-per-client forces it", problem)
+    return share
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+
+
+def device_of(kind: str, share: float) -> str:
+    """What clients train on with such a share of a GPU: with none, Ray hides those of CUDA."""
+    if share and kind in ("auto", "cuda"):
+        return f"cuda ({share:g} of a GPU each)"
+    if kind != "auto":
+        return kind
+    if sys.platform != "darwin":
+        return "cpu"
+    import torch
+
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def training_memory(config: Config) -> int:
+    """The bytes of a GPU that a client takes to train and to evaluate the full network.
+
+    No slice takes more, and to count the full network needs no plan, whose search takes seconds.
+    """
+    from server_app.app import federation
+    from strategies.levels.cost import cost
+    from training.testing import LARGEST_BATCH
+
+    from_chance = replace(config, model=replace(config.model, weights=None))
+    task = federation(from_chance).task
+    trained = cost(task, task.whole, config.train.batch_size)
+    evaluated = LIVE_OUTPUTS * LARGEST_BATCH * _largest_output(task)
+    activations = max(2 * trained.memory, evaluated)  # a gradient for each that is kept
+    return CUDA_CONTEXT + COPIES * BYTES * trained.parameters + activations
+
+
+def _largest_output(task: Task) -> int:
+    """The bytes of the largest output that a layer of the full network has for one input."""
+    import torch
+    from torch import Tensor
+
+    from strategies.levels.cost import NORMABLE
+
+    net, sizes = task.build(task.whole, device="meta"), [0]
+
+    def note(module: object, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            sizes.append(BYTES * output.numel() // NORMABLE)
+
+    for module in net.modules():
+        module.register_forward_hook(note)
+    with torch.no_grad():
+        net(task.input(NORMABLE, device="meta"))
+    return max(sizes)

@@ -1,0 +1,1 @@
+"""Showing how a run goes on."""

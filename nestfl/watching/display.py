@@ -1,0 +1,94 @@
+"""Shows how far a run is: bars on a terminal, else one line a round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.text import Text
+
+from nestfl.watching.progress import Display, RunState
+from server_app.record.round_line import accuracies_part, round_line
+
+
+class Lines:
+    """One line a round, for a log file or a pipe."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._warned = False
+
+    def update(self, state: RunState, finished: list[dict[str, Any]]) -> None:
+        if state.lacks and not self._warned:
+            self._console.out(lacks_line(state.lacks), highlight=False)
+            self._warned = True
+        for record in finished:
+            parts = (round_line(record, state.rounds), time_left(state))
+            self._console.out(", ".join(filter(None, parts)), highlight=False)
+
+
+class Bars:
+    """Bars of the rounds and of the current one's replies; the last loss and accuracies."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:8}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+        )
+        self._rounds: TaskID = self._progress.add_task("rounds", total=None, note="starting Flower")
+        self._replies: TaskID = self._progress.add_task("replies", total=None, note="")
+        self._found = Text()
+        self._live = Live(Group(self._progress, self._found), console=console)
+
+    def __enter__(self) -> Bars:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def update(self, state: RunState, finished: list[dict[str, Any]]) -> None:
+        if state.rounds is not None:
+            self._progress.update(
+                self._rounds, total=state.rounds, completed=state.round, note=time_left(state)
+            )
+        done, of = state.replies or (0, None)
+        self._progress.update(self._replies, total=of, completed=done)
+        found = ", ".join(filter(None, (state.loss, accuracies_part(state.accuracies))))
+        self._found.plain = "\n".join(filter(None, (lacks_line(state.lacks), found)))
+
+
+class Silence:
+    """Shows nothing."""
+
+    def update(self, state: RunState, finished: list[dict[str, Any]]) -> None: ...
+
+
+@contextmanager
+def display_on(console: Console, quiet: bool) -> Iterator[Display]:
+    """Bars on a terminal, lines elsewhere."""
+    if quiet:
+        yield Silence()
+    elif not console.is_terminal:
+        yield Lines(console)
+    else:
+        with Bars(console) as bars:
+            yield bars
+
+
+def lacks_line(lacks: dict[str, str]) -> str:
+    shown = [f"level {level} ({lack})" for level, lack in lacks.items()]
+    return f"Warning: no client holds {', '.join(shown)}" if shown else ""
+
+
+def time_left(state: RunState) -> str:
+    seconds = state.seconds_left()
+    return "" if not seconds else f"{timedelta(seconds=round(seconds))} left"

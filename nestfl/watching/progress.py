@@ -1,0 +1,135 @@
+"""Follows the files that a run writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from server_app.record.files import METRICS_FILE, PROGRESS_FILE
+from server_app.record.round_line import accuracies_of, loss_part
+
+RECENT_ROUNDS = 5
+
+
+class JsonLines:
+    """The lines that are added to a file of JSON lines from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = path.stat().st_size if path.exists() else 0
+
+    def new(self) -> list[dict[str, Any]]:
+        """The whole lines since the last call; a line that is half written waits for its end."""
+        try:
+            with self._path.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                self._read = min(self._read, end)  # a resumed run cuts what it does again
+                file.seek(self._read)
+                added = file.read()
+        except FileNotFoundError:
+            return []
+        whole = added[: added.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return [record for line in whole.splitlines() if (record := _record(line)) is not None]
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:  # cut by a kill
+        return None
+    return record if isinstance(record, dict) else None
+
+
+@dataclass
+class RunState:
+    """What is known of a run from its files."""
+
+    rounds: int | None = None
+    round: int = 0
+    """The last round that has ended."""
+    replies: tuple[int, int] | None = None
+    """Replies that have come in the current round, and those expected."""
+    loss: str = ""
+    """What the clients' training came to in that round, in words."""
+    accuracies: dict[str, float] = field(default_factory=dict)
+    """Each level's accuracy at the last evaluation, by its number, which may be marked."""
+    lacks: dict[str, str] = field(default_factory=dict)
+    """The levels that nobody holds, and what that makes of them."""
+    reason: str | None = None
+    """Why the run stopped before its end."""
+    crashed: int = 0
+    """Clients whose processes had died when it stopped."""
+    _ends: list[float] = field(default_factory=list)
+
+    def take_event(self, event: dict[str, Any], now: float) -> None:
+        match event:
+            case {"event": "start", "rounds": int(rounds), **rest}:
+                self.rounds = rounds
+                self.lacks = dict(rest.get("lacks", {}))
+                self._ends = [now]
+            case {"event": "reply", "done": int(done), "of": int(of)}:
+                self.replies = (done, of)
+            case {"event": "round", "round": int(number)}:
+                self._end_round(number, now)
+            case {"event": "end", **rest}:
+                self.reason = str(rest["reason"]) if rest.get("reason") else None
+                self.crashed = int(rest.get("crashed") or 0)
+
+    def take_metrics(self, record: dict[str, Any], now: float) -> None:
+        if isinstance(number := record.get("round"), int):
+            self._end_round(number, now)
+        self.loss = loss_part(record) or self.loss
+        if accuracies := accuracies_of(record):
+            self.accuracies = accuracies
+
+    def seconds_left(self) -> float | None:
+        """The rounds left, at the pace of the last few."""
+        if self.rounds is None or len(self._ends) < 2:
+            return None
+        recent = self._ends[-RECENT_ROUNDS - 1 :]
+        pace = (recent[-1] - recent[0]) / (len(recent) - 1)
+        return pace * max(self.rounds - self.round, 0)
+
+    def _end_round(self, number: int, now: float) -> None:
+        if number > self.round:  # the same round is told of by both files
+            self.round = number
+            self.replies = None
+            self._ends.append(now)
+
+
+class Display(Protocol):
+    """Where progress is shown."""
+
+    def update(self, state: RunState, finished: list[dict[str, Any]]) -> None:
+        """Show the state, and the records of the rounds that have ended since the last call."""
+
+
+class Follower:
+    """Reads a run's files as they grow."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._events = JsonLines(run_dir / PROGRESS_FILE)
+        self._metrics = JsonLines(run_dir / METRICS_FILE)
+        self.state = RunState()
+
+    def follow(self, display: Display, is_running: Callable[[], bool]) -> None:
+        """Show progress until the run has ended."""
+        while is_running():
+            self.step(display)
+            time.sleep(0.2)
+        self.step(display)
+
+    def step(self, display: Display) -> None:
+        now = time.monotonic()
+        for event in self._events.new():
+            self.state.take_event(event, now)
+        finished = self._metrics.new()
+        for record in finished:
+            self.state.take_metrics(record, now)
+        display.update(self.state, finished)

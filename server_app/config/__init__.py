@@ -1,0 +1,1 @@
+"""What a run was asked to do: conf/ and overrides, composed and checked."""

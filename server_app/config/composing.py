@@ -1,0 +1,271 @@
+"""The configuration: composed by Hydra from conf/ and overrides, kept with a run as YAML.
+
+`compose("strategy=heterofl model=resnet20 train.lr=0.05")`. Overrides are split as a shell does.
+With `resume=PATH` the settings are those the run was started with, and overrides change them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from server_app.config.keys import copies, keys_by_name, values_by_key
+from server_app.config.settings import Config, ModelConfig
+from server_app.config.typed import EXTRA, ConfigError, build, choose_from, reject_unknown
+from server_app.record.files import CONFIG_FILE
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "choices",
+    "compose",
+    "dump",
+    "groups",
+    "load",
+    "run_directory",
+    "seen_from",
+    "settings_by_name",
+]
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+def compose(overrides: str | Iterable[str] = "") -> Config:
+    """The configuration that overrides make, or a `ConfigError` that says which one is wrong."""
+    parsed = [_parse(text) for text in _split(overrides)]
+    chosen = [override for override in parsed if override.key in groups()]
+    changed = [override for override in parsed if override.key not in groups()]
+    resumed = [override.value for override in changed if override.key == "resume"]
+    if resumed and resumed[-1] is not None:
+        base = _saved(str(resumed[-1]), chosen)
+    else:
+        base = _composed(chosen)
+    for override in changed:
+        _check_key(base, override.key)
+        _set(base, override)
+    config = _built(base)
+    return config if config.resume else _with_the_tokenizer_of_its_weights(config)
+
+
+def _built(base: DictConfig) -> Config:
+    """The checked configuration; a wrong value is told under the key that it was taken from."""
+    try:
+        return build(Config, _plain(base))
+    except ConfigError as error:
+        for copy, source in copies(base).items():
+            part, _, name = copy.rpartition(".")
+            told = f"{part}: {name} is "  # as a part's own checks begin
+            if str(error).startswith(told):
+                raise ConfigError(f"{source} is {str(error).removeprefix(told)}") from error
+        raise
+
+
+def _with_the_tokenizer_of_its_weights(config: Config) -> Config:
+    """A new run's texts become the tokens that its pre-trained weights know."""
+    weights, data = config.model.weights, config.dataset
+    if weights is None or data.holds != "tokens" or data.tokenizer is not None:
+        return config
+    from server_app.config.weights import tokenizer_of
+
+    return replace(config, dataset=replace(data, tokenizer=tokenizer_of(weights)))
+
+
+def seen_from(folder: Path, overrides: str | Iterable[str]) -> list[str]:
+    """The overrides with paths that do not depend on the working directory any more."""
+    return [_seen_from(folder, text) for text in _split(overrides)]
+
+
+def _seen_from(folder: Path, override: str) -> str:
+    key, _, value = override.partition("=")
+    path = folder / Path(value).expanduser()
+    if key in ("dataset.path", "resume") and value != "null":
+        return f"{key}={path}"
+    if key in ("model.weights", "dataset.tokenizer") and path.exists():  # it may be another name
+        return f"{key}={path}"
+    return override
+
+
+def groups() -> list[str]:
+    """What can be chosen by name: the folders of conf/."""
+    return sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
+
+
+def choices(group: str) -> list[str]:
+    """The names that a group can be set to; files with a leading underscore are parts of others."""
+    files = (CONF / group).glob("*.yaml")
+    return sorted(file.stem for file in files if not file.stem.startswith("_"))
+
+
+def settings_by_name() -> dict[str, str]:
+    """What can be set: the groups, and each key both under itself and under its last name."""
+    config = _composed([])
+    known = [*groups(), *values_by_key(config)]
+    return keys_by_name(config) | {key: key for key in known}
+
+
+def dump(config: Config) -> str:
+    """The configuration as YAML, which `load` reads back equal."""
+    values = asdict(config)
+    values["model"] |= values["model"].pop(EXTRA)
+    return OmegaConf.to_yaml(OmegaConf.create(_lists(values)))
+
+
+def load(file: Path) -> Config:
+    """The configuration that a run was started with."""
+    return build(Config, _plain(_read(file)))
+
+
+def run_directory(path: Path) -> Path:
+    """The directory of the run that a checkpoint, their folder or the directory itself is of."""
+    for folder in (path, *path.resolve().parents[:2]):
+        if (folder / CONFIG_FILE).is_file():
+            return folder
+    raise ConfigError(f"{path} is no run directory and in none (no {CONFIG_FILE})")
+
+
+@dataclass(frozen=True)
+class _Override:
+    key: str
+    value: Any
+
+
+def _split(overrides: str | Iterable[str]) -> list[str]:
+    if not isinstance(overrides, str):
+        return list(overrides)
+    try:
+        return shlex.split(overrides)
+    except ValueError as error:
+        raise ConfigError(f"cannot read the overrides {overrides}: {error}") from error
+
+
+def _parse(text: str) -> _Override:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{text!r} is no override: expected key=value, without spaces")
+    if key[0] in "+~":
+        raise ConfigError(f"{text!r}: keys cannot be added or removed; give key=value")
+    if key in groups():
+        return _Override(key, _checked_choice(key, value))
+    return _Override(key, _parse_value(key, value))
+
+
+def _checked_choice(group: str, name: str) -> str:
+    offered = choices(group)
+    if name not in offered:
+        raise ConfigError(f"unknown {group} {name!r}; {choose_from(name, offered)}")
+    return name
+
+
+def _parse_value(key: str, text: str) -> Any:
+    """Hydra's reading of a value; a text that its grammar has no place for is a plain text."""
+    try:
+        override = OverridesParser.create().parse_override(f"value={text}")
+        if not override.is_sweep_override():
+            return override.value()
+    except HydraException as error:
+        if text[0] in "[{":
+            raise ConfigError(f"{key}: cannot read the value {text!r}") from error
+    return text
+
+
+def _composed(chosen: list[_Override]) -> DictConfig:
+    names = {override.key: override.value for override in chosen}  # the last of each group
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            config = hydra_compose("config", [f"{group}={name}" for group, name in names.items()])
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(f"conf/ cannot be read: {' '.join(str(error).split())}") from error
+    _complete_model(config)
+    return config
+
+
+def _complete_model(config: DictConfig) -> None:
+    """Give the model all keys that it has, whether its file names them or not.
+
+    Those that it has not are left out: a strategy asks them of models, such as a kind of norm.
+    """
+    from models import family
+
+    settings = {field.name: field.default for field in fields(ModelConfig) if field.name != EXTRA}
+    known = settings | dict.fromkeys(family(config.model.name).options)  # null: its own default
+    with open_dict(config.model):
+        for name in [str(key) for key in config.model if key not in known]:
+            del config.model[name]
+        for name, default in known.items():
+            config.model.setdefault(name, default)
+
+
+def _saved(resume: str, chosen: list[_Override]) -> DictConfig:
+    for override in chosen:
+        raise ConfigError(
+            f"{override.key}={override.value} with resume={resume}: "
+            f"a run goes on with its own {override.key}; leave it out"
+        )
+    try:
+        directory = run_directory(Path(resume))
+    except ConfigError as error:
+        raise ConfigError(f"resume: {error}") from error
+    return _read(directory / CONFIG_FILE)
+
+
+def _read(file: Path) -> DictConfig:
+    try:
+        config = OmegaConf.load(file)
+    except (OSError, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(config, DictConfig):
+        raise ConfigError(f"{file} holds no configuration")
+    return config
+
+
+def _check_key(config: DictConfig, key: str) -> None:
+    node: Any = config
+    path: list[str] = []
+    for name in key.split("."):
+        if not isinstance(node, DictConfig):
+            raise ConfigError(f"no key {key!r}: {'.'.join(path)} is a single value")
+        known = {*map(str, node), *(groups() if node is config else ())}
+        reject_unknown(".".join(path), {name: None}, sorted(known), _elsewhere(config, path))
+        node = node._get_node(name)
+        path.append(name)
+    if isinstance(node, DictConfig):
+        first = str(next(iter(node)))
+        raise ConfigError(f"{key}: set its keys one by one, {key}.{first}=...")
+
+
+def _elsewhere(config: DictConfig, group: list[str]) -> dict[str, str]:
+    """The keys that may be meant: any, where the group was left out, or those that have none."""
+    keys = keys_by_name(config)
+    return {name: key for name, key in keys.items() if not group or "." not in key}
+
+
+def _set(config: DictConfig, override: _Override) -> None:
+    try:
+        OmegaConf.update(config, override.key, override.value)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{override.key}: cannot read the value {override.value!r}") from error
+
+
+def _plain(config: DictConfig) -> Mapping[str, Any]:
+    try:
+        values: Any = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+    return {str(key): value for key, value in values.items()}
+
+
+def _lists(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _lists(item) for key, item in value.items()}
+    return [_lists(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,1 @@
+"""What a run leaves: its directory with config, metrics, checkpoints and summary."""

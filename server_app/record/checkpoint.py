@@ -1,0 +1,134 @@
+"""Checkpoints: one safetensors file each, with the rest of the state as JSON in its metadata.
+
+A checksum beside the JSON is of all that is read: what a disk has changed is never loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from server_app.record.files import remove_unfinished, written_atomically
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FOLDER = "checkpoints"
+"""Where a run directory keeps them."""
+METADATA_KEY, CHECKSUM_KEY = "nestfl", "checksum"
+FORMAT = 2
+WITHOUT_CHECKSUM = 1
+"""The format of checkpoints that were written before there were checksums."""
+
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+
+
+class CheckpointError(ValueError):
+    """A file that is no whole checkpoint, or a place without one."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run goes on from after round number `round`."""
+
+    path: Path
+    round: int
+    tensors: Mapping[str, Tensor]
+    state: Mapping[str, Any]
+
+
+def save(
+    directory: Path,
+    round: int,
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    keep: int = 2,
+) -> Path:
+    """Write a checkpoint, then remove all but the newest `keep`.
+
+    `state` must be JSON's own types: texts as keys, lists and no tuples. Checkpoints of later
+    rounds are of a run that was resumed from an earlier one, and go too.
+    """
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / f"round-{round:06d}.safetensors"
+    header = {"format": FORMAT, "round": round, "state": state}
+    text, plain = json.dumps(header), _unshared(tensors)
+    metadata = {METADATA_KEY: text, CHECKSUM_KEY: _checksum(text, plain)}
+    with written_atomically(file) as unfinished:
+        save_file(plain, unfinished, metadata)
+    kept = [path for path in _newest_first(directory) if path.name <= file.name][:keep]
+    for path in _newest_first(directory):
+        if path not in kept:
+            path.unlink(missing_ok=True)
+    remove_unfinished(directory)
+    return file
+
+
+def load(path: Path) -> Checkpoint:
+    """The checkpoint in a file, or the newest whole one of a run directory."""
+    if not path.is_dir():
+        return _load_file(path)
+    directory = path / FOLDER if (path / FOLDER).is_dir() else path
+    broken = []
+    for file in _newest_first(directory):
+        try:
+            return _load_file(file)
+        except CheckpointError as error:
+            log.warning("%s; trying the one before", error)
+            broken.append(str(error))
+    raise CheckpointError("; ".join([f"no whole checkpoint in {directory}", *broken]))
+
+
+def _load_file(file: Path) -> Checkpoint:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            text = metadata[METADATA_KEY]
+            header = json.loads(text)
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        if header["format"] not in (FORMAT, WITHOUT_CHECKSUM):
+            raise CheckpointError(f"{file} has format {header['format']}, not {FORMAT}")
+        checked = header["format"] != WITHOUT_CHECKSUM or CHECKSUM_KEY in metadata
+        if checked and metadata.get(CHECKSUM_KEY) != _checksum(text, tensors):
+            raise CheckpointError(f"{file} is damaged: its checksum is of other contents")
+        return Checkpoint(file, header["round"], tensors, header["state"])
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{file} is not a whole checkpoint: {error}") from error
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{file} is not a checkpoint of nestfl") from error
+
+
+def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """Of the header's text, and of the tensors' names, types, shapes and bytes."""
+    import torch
+
+    found = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _newest_first(directory: Path) -> list[Path]:
+    return sorted(directory.glob("round-*.safetensors"), reverse=True)
+
+
+def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as safetensors wants them: on the CPU, contiguous, no two in the same memory."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        storage = plain.untyped_storage().data_ptr()
+        result[name] = plain.clone() if storage in seen else plain
+        seen.add(storage)
+    return result

@@ -1,0 +1,97 @@
+"""A run's files: what they are called, and how they are whole or absent, whenever it is killed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+from server_app.config.typed import ConfigError
+
+CONFIG_FILE = "config.yaml"
+LOG_FILE = "flower.log"
+METRICS_FILE = "metrics.jsonl"
+PROGRESS_FILE = "progress.jsonl"
+SUMMARY_FILE = "summary.json"
+UNFINISHED = ".unfinished"
+RECORD_LOCK, LAUNCHER_LOCK = ".record.lock", ".launcher.lock"
+"""Of the process that writes the record (the server), and of a `nestfl run` that watches it."""
+BEFORE_THE_FIRST_ROUND = {CONFIG_FILE, LOG_FILE, PROGRESS_FILE, RECORD_LOCK, LAUNCHER_LOCK}
+"""All that there is of a run that came to nothing."""
+
+
+def new_names(label: str) -> Iterator[str]:
+    """Names for a new run's directory, of the time and a label: for the first that is not taken."""
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{label}"
+    yield stem
+    yield from (f"{stem}-{number}" for number in count(2))
+
+
+def new_directory(output: Path, name: str | None, label: str) -> Path:
+    """Make a new run's directory below `output`, of its name, or else of the time and the label."""
+    if name is not None:
+        return claim(output / name)
+    for free in new_names(label):
+        with suppress(FileExistsError):
+            make_directory(output / free)
+            return output / free
+    raise AssertionError("unreachable")
+
+
+def claim(directory: Path) -> Path:
+    """Make a new run's directory, or take one whose run has not come to its first round."""
+    there = [file.name for file in directory.iterdir()] if directory.is_dir() else []
+    if directory.is_file() or not BEFORE_THE_FIRST_ROUND.issuperset(there):
+        resumable = any(directory.glob("checkpoints/*.safetensors"))
+        instead = f", or go on with resume={directory}" if resumable else ""
+        raise ConfigError(f"{directory} exists; give another name{instead}")
+    make_directory(directory, exist_ok=True)
+    return directory
+
+
+def make_directory(directory: Path, exist_ok: bool = False) -> None:
+    """Make a directory and those above it; where this user may not, say so."""
+    try:
+        directory.mkdir(parents=True, exist_ok=exist_ok)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make the directory {directory} ({error.strerror}): "
+            "expected a place that this user may write; output= names another folder"
+        ) from error
+
+
+@contextmanager
+def written_atomically(file: Path) -> Iterator[Path]:
+    """A path beside `file` to write to; what is there at the end takes the place of `file`."""
+    unfinished = file.with_name(f".{file.name}{UNFINISHED}")
+    try:
+        yield unfinished
+        _sync(unfinished)  # before the name: a name without its bytes would outlive a power cut
+        os.replace(unfinished, file)
+        _sync(file.parent)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_text(file: Path, text: str) -> None:
+    with written_atomically(file) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Clear away what killed processes left."""
+    for file in directory.glob(f".*{UNFINISHED}"):
+        file.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,71 @@
+"""Keeps a run's record as it goes: the checkpoint first, then the round's line, then progress.
+
+A round's end is logged, too: of a deployed run that is what one sees."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from server_app.config.composing import Config
+from server_app.record import checkpoint
+from server_app.record.files import PROGRESS_FILE
+from server_app.record.round_line import round_line
+from server_app.record.run_record import RunRecord
+from strategies.base import NestedStrategy
+from strategies.federation import Observer
+from strategies.levels.planning import Level
+from strategies.rounds.coverage import lacks
+from strategies.rounds.enrolment import Client
+
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+
+
+class Recorder(Observer):
+    def __init__(self, record: RunRecord, config: Config) -> None:
+        self.record, self.config = record, config
+        self.strategy: NestedStrategy | None = None
+        self.progress = record.directory / PROGRESS_FILE
+
+    def started(self, levels: Sequence[Level], clients: Mapping[int, Client]) -> None:
+        partitions = [client.profile.partitions or 0 for client in clients.values()]
+        lacking = lacks(self.strategy) if self.strategy else {}
+        self._tell(
+            event="start",
+            rounds=self.config.rounds,
+            levels=len(levels),
+            nodes=len(clients),
+            partitions=max(partitions) or None,
+            **({"lacks": lacking} if lacking else {}),
+        )
+
+    def replied(self, round: int, done: int, of: int) -> None:
+        self._tell(event="reply", round=round, done=done, of=of)
+
+    def finished_round(self, metrics: Mapping[str, Any]) -> None:
+        number, every = metrics["round"], self.config.checkpoint.every
+        due = number % every == 0 or number == self.config.rounds
+        if self.strategy and number and due:  # round 0 is the start, which any new run has
+            tensors, keep = self.strategy.state_dict(), self.config.checkpoint.keep
+            state = {"metrics": dict(metrics)}
+            checkpoint.save(self.record.checkpoints, number, tensors, state, keep)
+        self.record.append(metrics)  # type: ignore[arg-type]
+        self._tell(event="round", round=number)
+        log.info("%s", round_line(metrics, self.config.rounds))
+
+    def ended(self, reason: str | None) -> None:
+        self._tell(event="end", reason=reason, crashed=self._crashed())
+
+    def _crashed(self) -> int:
+        """How many clients' processes had died in the last round."""
+        if self.strategy is None:
+            return 0
+        tally = self.strategy.tally
+        failures = [tally.failed, *(each.failed for each in tally.asked.values())]
+        return sum(failed["crashed"] for failed in failures)
+
+    def _tell(self, **event: Any) -> None:
+        with self.progress.open("a") as lines:
+            lines.write(json.dumps(event) + "\n")

@@ -1,0 +1,94 @@
+"""A level's trained network, as a run's checkpoint holds it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
+
+from data.spec import DatasetSpec
+from models.layers import StaticBatchNorm2d
+from models.registry import SlicedNetwork
+from models.slicing import Slice
+from models.task import Task
+from protocol.records import Evaluation
+from protocol.settings import TrainSettings
+from server_app.app import federation
+from server_app.config.composing import ConfigError, load, run_directory
+from server_app.record import checkpoint
+from server_app.record.files import CONFIG_FILE, PROGRESS_FILE
+from strategies.registry import strategy
+
+
+@dataclass(frozen=True, eq=False)
+class RestoredLevel:
+    """A level of a run: its network, what it was trained on, and after which round."""
+
+    number: int
+    net: SlicedNetwork
+    task: Task
+    slice: Slice
+    dataset: DatasetSpec
+    """Parted as the run's clients said that it is, so that parts are those they trained on."""
+    settings: TrainSettings
+    round: int
+    outdated_statistics: bool
+    """Whether its static norms' statistics are of earlier weights: an evaluation gathers them."""
+    untrained: bool = False
+    """Whether no client had trained it when the checkpoint was written."""
+
+    @property
+    def exits(self) -> tuple[int, ...]:
+        """The units that its exits follow."""
+        return self.slice.exits or (self.task.units,)
+
+
+def load_level(path: Path, number: int | None = None) -> RestoredLevel:
+    """A level of the run that `path` is of: its directory, or a checkpoint; the largest if None."""
+    directory = run_directory(path)
+    saved = checkpoint.load(path)
+    config = load(directory / CONFIG_FILE)
+    config = replace(config, model=replace(config.model, weights=None))  # the checkpoint has them
+    trained = strategy(config.strategy.name)(federation(config), _not_here)
+    trained.load_state_dict(saved.tensors)
+    number = trained.levels[-1].number if number is None else number
+    levels = {level.number: level for level in trained.levels}
+    if number not in levels:
+        choices = ", ".join(map(str, levels))
+        raise ConfigError(f"no level {number} in this run; choose from {choices}")
+    net = cast(SlicedNetwork, trained.network(number)).eval()
+    static = any(isinstance(module, StaticBatchNorm2d) for module in net.modules())
+    clients = _partitions(directory / PROGRESS_FILE) or config.fleet.clients
+    return RestoredLevel(
+        number=number,
+        net=net,
+        task=trained.federation.task,
+        slice=levels[number].slice,
+        dataset=replace(config.dataset, clients=clients),
+        settings=config.train,
+        round=saved.round,
+        outdated_statistics=static and "levels" not in saved.state.get("metrics", {}),
+        untrained=number in trained.untrained,
+    )
+
+
+def _not_here(net: nn.Module) -> Evaluation:
+    raise AssertionError("a restored strategy runs no rounds")
+
+
+def _partitions(progress: Path) -> int | None:
+    """Into how many parts the clients of the run's last start had the data set."""
+    lines = progress.read_text().splitlines() if progress.is_file() else []
+    starts = [event for line in lines if (event := _event(line)).get("event") == "start"]
+    return starts[-1].get("partitions") if starts else None
+
+
+def _event(line: str) -> dict[str, Any]:
+    try:
+        event: dict[str, Any] = json.loads(line)
+    except ValueError:  # cut by a kill
+        return {}
+    return event

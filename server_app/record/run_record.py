@@ -1,0 +1,129 @@
+"""A run's directory: what it was asked to do, what came of it, and how to go on.
+
+runs/20260131-120000-heterofl-resnet20-digits/
+    config.yaml       the resolved configuration
+    metrics.jsonl     one line a round, as metrics.RoundMetrics says
+    checkpoints/      the newest few (checkpoint.py)
+    tensorboard/      the same numbers as events
+    summary.json      the end of it (summary.py)
+    flower.log        what Flower said, where `nestfl run` started it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from server_app.config.composing import Config, dump, run_directory
+from server_app.record import checkpoint
+from server_app.record.files import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    RECORD_LOCK,
+    SUMMARY_FILE,
+    claim,
+    new_directory,
+    write_text,
+)
+from server_app.record.locking import PATIENCE, Lock
+from server_app.record.metrics import RoundMetrics, finite, numbers, read_metrics, to_line
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class RunRecord:
+    """Writes a run's directory, so that a kill at any moment loses one round's line at most.
+
+    No other process writes there until it is closed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
+        self.checkpoints = self.directory / checkpoint.FOLDER
+        self.metrics_file = self.directory / METRICS_FILE
+        self.summary_file = self.directory / SUMMARY_FILE
+        self.tensorboard = self.directory / "tensorboard"
+        self._lines: IO[bytes] | None = None
+        self._events: SummaryWriter | None = None
+        self._lock: Lock | None = None
+
+    @classmethod
+    def create(cls, config: Config, directory: Path | None = None) -> Self:
+        """A new directory for a run, the one given or else by the config; never another run's."""
+        output = Path(config.output).expanduser()
+        record = cls(
+            claim(directory) if directory else new_directory(output, config.name, config.label)
+        )
+        record._open(config)
+        return record
+
+    @classmethod
+    def resume(cls, config: Config, start: checkpoint.Checkpoint) -> Self:
+        """The directory of the run that the checkpoint is of, as it was after that round.
+
+        A run killed between the checkpoint and the round's line lacks that line: it is taken from
+        the checkpoint's state, if that has it under "metrics".
+        """
+        record = cls(run_directory(start.path))
+        record._open(config, PATIENCE)
+        lines = [line for line in read_metrics(record.metrics_file) if line["round"] <= start.round]
+        write_text(record.metrics_file, "".join(map(to_line, lines)))
+        record.summary_file.unlink(missing_ok=True)
+        missed = start.state.get("metrics")
+        if missed and start.round not in {line["round"] for line in lines}:
+            record.append(missed)
+        return record
+
+    def _open(self, config: Config, patience: float = 0.0) -> None:
+        """Lock the directory; the configuration that is kept there says where it is."""
+        self._lock = Lock(self.directory / RECORD_LOCK, patience)
+        kept = replace(config, output=str(self.directory.parent))
+        write_text(self.directory / CONFIG_FILE, dump(kept))
+
+    def append(self, metrics: RoundMetrics) -> None:
+        """Add a round's line, safe on disk when this returns, and its events."""
+        if self._lines is None:
+            self._lines = self.metrics_file.open("ab")
+        self._lines.write(to_line(metrics).encode())
+        self._lines.flush()
+        os.fsync(self._lines.fileno())
+        self._write_events(metrics)
+
+    def metrics(self) -> list[RoundMetrics]:
+        return read_metrics(self.metrics_file)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary and close."""
+        write_text(self.summary_file, json.dumps(finite(summary), indent=2) + "\n")
+        self.close()
+
+    def close(self) -> None:
+        if self._lines is not None:
+            self._lines.close()
+        if self._events is not None:
+            self._events.close()
+        if self._lock is not None:
+            self._lock.close()
+        self._lines = self._events = self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write_events(self, metrics: RoundMetrics) -> None:
+        step = metrics["round"]
+        if self._events is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # Events of this step and later, from before a kill, are hidden by `purge_step`.
+            self._events = SummaryWriter(str(self.tensorboard), purge_step=step)
+        for tag, value in numbers(metrics):
+            self._events.add_scalar(tag, value, step)
+        self._events.flush()

@@ -1,0 +1,126 @@
+"""The end of a run: its metrics in short, as a table on the terminal and for summary.json."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from server_app.record.metrics import RoundMetrics
+from server_app.record.run_record import RunRecord
+
+ASK_SUMS = ("asked", "answered", "down", "up")
+PLAIN_WIDTH = 120
+"""Columns where there is no terminal to ask."""
+
+
+def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
+    """Sums over all rounds, the newest value of each score, and what the start was worth."""
+    clients: list[Any] = [line.get("clients", {}) for line in lines]
+    asked: list[Any] = [each for line in lines for each in line.get("asked", {}).values()]
+    summary: dict[str, Any] = {
+        "rounds": lines[-1]["round"] if lines else 0,
+        "seconds": sum(line.get("seconds", 0.0) for line in lines),
+        "bytes": _added(dict(line.get("bytes", {})) for line in lines),
+        "clients": {
+            "sampled": sum(counts.get("sampled", 0) for counts in clients),
+            "replied": sum(counts.get("replied", 0) for counts in clients),
+            "refused": _added(counts.get("refused", {}) for counts in clients),
+            "failed": _added(counts.get("failed", {}) for counts in clients),
+        },
+        "asked": {
+            **{key: sum(each.get(key, 0) for each in asked) for key in ASK_SUMS},
+            "refused": _added(each.get("refused", {}) for each in asked),
+            "failed": _added(each.get("failed", {}) for each in asked),
+        },
+        "levels": {},
+    }
+    for line in lines:
+        for score in ("worst", "mean", "local", "global"):
+            if line.get(score) is not None:
+                summary[score] = line[score]
+        for level, metrics in line.get("levels", {}).items():
+            known = summary["levels"].setdefault(level, {})
+            if "accuracy" in metrics:
+                known.pop("lack", None)  # clients may have come since
+            known.update(metrics)
+            if line["round"] == 0:
+                known["start"] = metrics.get("accuracy")
+    return summary
+
+
+def show(record: RunRecord, summary: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print the table and where everything is; without colours and frames for a file or a pipe."""
+    console = console or Console()
+    if not console.is_terminal:
+        console = Console(file=console.file, width=PLAIN_WIDTH, color_system=None)
+    if summary["levels"]:
+        console.print(_table(summary["levels"], plain=not console.is_terminal))
+    for line in _totals(summary):
+        console.print(line, highlight=False, markup=False)
+    for what, path in {
+        "run": record.directory,
+        "metrics": record.metrics_file,
+        "checkpoints": record.checkpoints,
+        "tensorboard": record.tensorboard,
+    }.items():
+        if path.exists():
+            console.print(f"{what + ':':13}{path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(levels: Mapping[str, Any], plain: bool) -> Table:
+    exits = sorted({unit for level in levels.values() for unit in level.get("exits", {})}, key=int)
+    on_clients = [score for score in ("local", "global") if _any_has(levels, score)]
+    start = ["start"] if _any_has(levels, "start") else []
+    table = Table(box=None if plain else box.SIMPLE_HEAD)
+    for column in ("level", *start, *(f"exit {unit}" for unit in exits), "accuracy", *on_clients):
+        table.add_column(column, justify="right")
+    for number in sorted(levels, key=int):
+        level = levels[number]
+        by_exit = [level.get("exits", {}).get(unit, {}).get("accuracy") for unit in exits]
+        at_start = [level.get(score) for score in start]
+        scores = [level.get(score) for score in ("accuracy", *on_clients)]
+        cells = map(_percent, (*at_start, *by_exit, *scores))
+        table.add_row(f"{level.get('lack', '')} {number}".strip(), *cells)
+    return table
+
+
+def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
+    names = [name for name in ("worst", "mean", "local", "global") if name in summary]
+    if names:
+        yield "accuracy:    " + ", ".join(f"{name} {_percent(summary[name])}" for name in names)
+    if lacking := [number for number, level in summary["levels"].items() if "lack" in level]:
+        yield f"left out:    level {', '.join(lacking)} of worst and mean, for no client holds it"
+    clients, asked, traffic = summary["clients"], summary["asked"], summary["bytes"]
+    yield f"time:        {summary['rounds']} rounds in {summary['seconds']:.1f} s"
+    yield f"bytes:       {decimal(traffic.get('down', 0))} down, {decimal(traffic.get('up', 0))} up"
+    lost = [*_lost(clients, "refused"), *_lost(clients, "failed")]
+    yield ", ".join([f"replies:     {clients['replied']} of {clients['sampled']}", *lost])
+    if asked["asked"]:
+        answers = f"tests:       {asked['answered']} of {asked['asked']} answered"
+        lost = [*_lost(asked, "refused"), *_lost(asked, "failed")]
+        yield ", ".join([answers, *lost, f"{decimal(asked['down'])} down"])
+
+
+def _lost(counts: Mapping[str, Any], what: str) -> list[str]:
+    return [f"{count} {what} ({reason})" for reason, count in counts.get(what, {}).items()]
+
+
+def _any_has(levels: Mapping[str, Any], score: str) -> bool:
+    return any(level.get(score) is not None for level in levels.values())
+
+
+def _added(counts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.2%}"

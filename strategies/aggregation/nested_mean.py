@@ -1,0 +1,159 @@
+"""The nested mean: each entry of the global state is averaged over the clients that held it.
+
+ScaleFL's Algorithm 3 and NeFL's NeFedAvg. Replies are folded one at a time into running sums and
+can then be dropped. The sums are integers, in steps of 2^-40: integer addition is exact, so the
+order of the replies cannot change a bit of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from models.slicing import SliceMap, State
+from strategies.aggregation.exact_sums import DIGIT_BITS, ExactSums, digits_of, peak, quotient
+
+STEP_BITS = {torch.float64: 100}
+"""Floats are summed in steps of 2^-40, double precision in finer ones, integers in ones."""
+WEIGHT_BITS = 2 * DIGIT_BITS
+"""Weights are counted in steps of 2^-60 of the unit."""
+LARGEST_FLOAT, LARGEST_INTEGER = 2.0**64, 2.0**53
+"""What a value may be: no network has larger ones, and beyond 2^53 doubles skip integers."""
+MAPS_BEFORE_COUNTING = 8
+"""Slice maps whose weights are kept aside before they are counted entry by entry."""
+
+
+class RefusedStateError(ValueError):
+    """A client's state that cannot be averaged; the sums are as they were before."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+
+
+class NestedMean:
+    """A mean per entry over the states that held it, in memory that does not grow with them.
+
+    Weights of 2^-30 to 2^30 of the `unit` are counted, whole ones exactly.
+    """
+
+    def __init__(self, unit: float = 1.0) -> None:
+        if not 0 < unit < float("inf"):
+            raise ValueError(f"unit {unit} is not a positive number")
+        self.unit = unit
+        self._totals: dict[str, ExactSums] = {}
+        self._counts: dict[str, ExactSums] = {}
+        self._uncounted: dict[SliceMap, int] = {}
+
+    def add(self, state: State, slice_map: SliceMap, weight: float = 1.0) -> None:
+        """Fold in one client's state, or raise `RefusedStateError` and change nothing."""
+        steps = self._weight_steps(weight)
+        check_form(state, slice_map)
+        for name in slice_map.regions:
+            _check_values(name, state[name])
+        digits = digits_of(steps, -2)
+        for name, region in slice_map.regions.items():
+            if region.source not in self._totals:
+                self._totals[region.source] = ExactSums.of(region)
+            self._totals[region.source].add(region, state[name], _scale(region.dtype), digits)
+        self._uncounted[slice_map] = self._uncounted.get(slice_map, 0) + steps
+        if len(self._uncounted) > MAPS_BEFORE_COUNTING:
+            self._count()
+
+    def result(self, previous: State) -> dict[str, Tensor]:
+        """Return the mean, where anyone held an entry; elsewhere `previous`, exactly.
+
+        A mean that differs from `previous` by less than the sums can tell is `previous` too, so
+        slices that come back untrained leave the state as it was, bit for bit.
+        """
+        self._count()
+        unknown = sorted(self._counts.keys() - previous.keys())
+        if unknown:
+            raise ValueError(f"the previous state lacks {unknown}, which clients held")
+        return {
+            name: self._mean(name, tensor) if name in self._counts else tensor
+            for name, tensor in previous.items()
+        }
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all sums as named tensors."""
+        self._count()
+        state = {"unit": torch.tensor(self.unit, dtype=torch.float64)}
+        for kind, sums in (("total", self._totals), ("count", self._counts)):
+            for name, each in sums.items():
+                state |= {f"{kind}.{key}.{name}": t for key, t in each.state_dict().items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.unit, self._uncounted = float(state["unit"]), {}
+        self._totals, self._counts = {}, {}
+        for kind, sums in (("total", self._totals), ("count", self._counts)):
+            for key, rows in state.items():
+                if key.startswith(prefix := f"{kind}.rows."):
+                    name = key.removeprefix(prefix)
+                    sums[name] = ExactSums.restored(rows, state[f"{kind}.lowest.{name}"])
+
+    def _weight_steps(self, weight: float) -> int:
+        relative = weight / self.unit
+        if not 2.0**-30 <= relative <= 2.0**30:
+            raise RefusedStateError(
+                "weight",
+                f"weight {weight} is not within 2^-30 to 2^30 of the unit {self.unit}; "
+                "give NestedMean a typical weight as its unit",
+            )
+        return round(math.ldexp(relative, WEIGHT_BITS))
+
+    def _count(self) -> None:
+        """Count the weights kept aside into their entries."""
+        for slice_map, steps in self._uncounted.items():
+            for region in slice_map.regions.values():
+                if region.source not in self._counts:
+                    self._counts[region.source] = ExactSums.of(region)
+                self._counts[region.source].add_weight(region, digits_of(steps, -2))
+        self._uncounted = {}
+
+    def _mean(self, name: str, previous: Tensor) -> Tensor:
+        total, count = self._totals[name], self._counts[name]
+        if total.size != previous.numel():
+            raise ValueError(f"{name}: {total.size} sums, but {previous.numel()} previous values")
+        scale = _scale(previous.dtype)
+        if not previous.dtype.is_floating_point:
+            mean = quotient(total, count, scale, previous, blur=0.0).round()
+        else:
+            blur = 0.75 / scale  # values are rounded to half a step; and room for rounding
+            mean = quotient(total, count, scale, previous, blur)
+        return mean.to(previous.device, previous.dtype)
+
+
+def check_form(state: State, slice_map: SliceMap) -> None:
+    """Refuse a state with other names, shapes or types than its slice has."""
+    missing = sorted(slice_map.regions.keys() - state.keys())
+    extra = sorted(state.keys() - slice_map.regions.keys())
+    if missing or extra:
+        raise RefusedStateError("names", f"missing {missing}, not expected {extra}")
+    for name, region in slice_map.regions.items():
+        if tuple(state[name].shape) != region.shape:
+            found = tuple(state[name].shape)
+            raise RefusedStateError("shape", f"{name} is {found}, expected {region.shape}")
+        if state[name].dtype != region.dtype:
+            raise RefusedStateError(
+                "dtype", f"{name} is {state[name].dtype}, expected {region.dtype}"
+            )
+
+
+def _check_values(name: str, tensor: Tensor) -> None:
+    if tensor.dtype.is_complex:
+        raise RefusedStateError("dtype", f"{name} is {tensor.dtype}: expected real numbers")
+    largest = peak(tensor)
+    if not math.isfinite(largest):
+        raise RefusedStateError("non-finite", f"{name} holds values up to {largest:g}")
+    if largest > (LARGEST_FLOAT if tensor.dtype.is_floating_point else LARGEST_INTEGER):
+        raise RefusedStateError("too-large", f"{name} holds values up to {largest:g}")
+
+
+def _scale(dtype: torch.dtype) -> float:
+    """How many steps a value of 1 is."""
+    return 2.0 ** STEP_BITS.get(dtype, 40) if dtype.is_floating_point else 1.0

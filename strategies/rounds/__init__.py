@@ -1,0 +1,1 @@
+"""A round, step by step: who is there, messages out, replies in, tests."""

@@ -1,0 +1,161 @@
+"""Who takes part: nodes say what they are, and get numbers that do not depend on their ids."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from protocol.reading import ProtocolError, whole
+from protocol.records import Profile
+from strategies.rounds.streaming import Reply, stream
+
+if TYPE_CHECKING:
+    from strategies.federation import Federation
+
+FIRST_ANSWER, LATER_ANSWER = 600.0, 60.0
+"""Seconds that a node has to say who it is: at first a simulation's workers must start."""
+ASK_AGAIN = (20.0, 40.0, 80.0, 160.0)
+"""Seconds for which nobody says anything, once some have, before the silent ones are asked again;
+after the last they are given up."""
+NO_WORD = ("late", "unreachable", "expired", "reply-lost", "node-gone")
+"""What `stream` or the SuperLink says in place of a node that may still answer another time."""
+
+SHOWN = 5
+"""Nodes that a message names."""
+
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+
+
+@dataclass(frozen=True)
+class Client:
+    """A node under the number that sampling and seeds go by: its partition, or its place."""
+
+    number: int
+    node: int
+    profile: Profile
+
+
+def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
+    """All nodes, once as many as wanted are there or no more have come for a while."""
+    end = time.monotonic() + patience
+    nodes = list(grid.get_node_ids())
+    settled = time.monotonic()
+    while len(nodes) < wanted and time.monotonic() < end:
+        time.sleep(0.2)
+        now = list(grid.get_node_ids())
+        if len(now) != len(nodes):
+            settled = time.monotonic()
+        nodes = now
+        if nodes and time.monotonic() - settled > patience / 6:
+            break
+    return nodes
+
+
+def enrol(
+    grid: Grid,
+    federation: Federation,
+    known: Mapping[int, Client],
+    ignored: AbstractSet[int],
+    patience: float,
+) -> tuple[dict[int, Client], dict[int, str]]:
+    """The clients by number, those known and whoever else answers; and why other nodes are not.
+
+    Those ignored are not asked. One odd node is left out, with a warning, so that it cannot end the
+    run of all others: one of other code, or one that claims a partition that another one holds.
+    """
+    nodes = wait_for_nodes(grid, federation.clients, patience)
+    familiar = {client.node for client in known.values()} | ignored
+    profiles, left_out = _profiles(grid, federation, set(nodes) - familiar, patience > 0)
+    clients = dict(known)
+    order = sorted(profiles, key=lambda node: (profiles[node].partition is None,
+                                               profiles[node].partition or 0, node))  # fmt: skip
+    for node in order:
+        partition = profiles[node].partition
+        number = partition if partition is not None else max(clients, default=-1) + 1
+        if number in clients and clients[number].node in nodes:
+            other = clients[number].node
+            left_out[node] = f"two nodes say that they hold partition {number}: {other} and {node}"
+        else:
+            clients[number] = Client(number, node, profiles[node])
+    for node, reason in left_out.items():
+        log.warning("node %d is left out: %s", node, reason)
+    return clients, left_out
+
+
+def _profiles(
+    grid: Grid, federation: Federation, nodes: AbstractSet[int], first: bool
+) -> tuple[dict[int, Profile], dict[int, str]]:
+    """What each node says of itself, and why others say nothing.
+
+    A node that is silent is asked again: its question may have been lost with a SuperLink that
+    was killed. An answer counts to the newest question alone, so that a node which answers each
+    message only when the next one comes (its SuperNode still had a reply for a run that has
+    ended) is found out here, and does not make all rounds wait.
+    """
+    profiles: dict[int, Profile] = {}
+    left_out: dict[int, str] = {}
+    silent, began = set(nodes), time.monotonic()
+    limit = FIRST_ANSWER if first else federation.deadline or LATER_ANSWER
+    for attempt, pause in enumerate(ASK_AGAIN):
+        silent &= set(grid.get_node_ids())
+        asked = time.monotonic()
+        left = began + limit - asked
+        if not silent or left <= 0:
+            break
+        if attempt:
+            _warn_of(silent, asked - began)
+        patient = first and attempt == 0  # a simulation's workers must start
+        questions = _questions(federation, sorted(silent))
+        deadline = left if patient else min(pause, left)
+        for reply in stream(grid, questions, federation.window, deadline, silence=pause):
+            if reply.failure not in NO_WORD:
+                silent.discard(reply.to)
+                _note(reply, profiles, left_out, federation.max_examples)
+        if silent and not patient:  # a node that is restarted fails at once, and is back soon
+            time.sleep(max(0.0, asked + deadline - time.monotonic()))
+    silent &= set(grid.get_node_ids())  # who has gone is asked when it is back
+    for node in silent:
+        left_out[node] = (
+            f"online, but no answer in {time.monotonic() - began:.0f} s: restart its SuperNode, "
+            "which may still hold a reply for a run that has ended"
+        )
+    return profiles, left_out
+
+
+def _questions(federation: Federation, nodes: Sequence[int]) -> Iterator[tuple[int, Message]]:
+    content = RecordDict({"work": federation.query().record(), "config": ConfigRecord()})
+    for node in nodes:
+        yield node, Message(content, dst_node_id=node, message_type="query")
+
+
+def _note(
+    reply: Reply[int],
+    profiles: dict[int, Profile],
+    left_out: dict[int, str],
+    max_examples: int,
+) -> None:
+    """Take down what a node said, or why that is of no use."""
+    try:
+        if reply.message is not None:
+            profile = Profile.read(reply.message.content)
+            whole(profile.examples, "examples (see max_examples)", most=max_examples)
+            profiles[reply.to] = profile
+        else:
+            left_out[reply.to] = f"{reply.failure} {reply.detail}".strip()
+    except ProtocolError as error:
+        left_out[reply.to] = str(error)
+
+
+def _warn_of(silent: AbstractSet[int], seconds: float) -> None:
+    log.warning(
+        "no answer from node %s in %.0f s, asking again; if it stays silent, restart its SuperNode",
+        ", ".join(map(str, sorted(silent)[:SHOWN])) + (", ..." if len(silent) > SHOWN else ""),
+        seconds,
+    )

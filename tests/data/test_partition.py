@@ -1,0 +1,222 @@
+"""Partitions: every example is somebody's once, every client has some, the test set is nobody's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import data
+from data import DataError, DatasetSpec, Split
+from data.partition import split_parts
+from data.spec import PARTITION_KINDS, PartitionKind
+from tests.support.images import (
+    FACTS,
+    as_set,
+    pixels,
+    random_split,
+    write_image_folder,
+    write_parquet,
+)
+
+pytestmark = pytest.mark.usefixtures("cache_folder")
+
+LABELS = np.repeat(np.arange(10), 60)
+
+
+# Partitions
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(PARTITION_KINDS),
+    clients=st.integers(1, 20),
+    alpha=st.floats(0.5, 100),
+    seed=st.integers(0, 2**32),
+)
+def test_every_example_belongs_to_at_most_one_client_and_none_has_nothing(
+    kind: PartitionKind, clients: int, alpha: float, seed: int
+) -> None:
+    spec = DatasetSpec(partition=kind, clients=clients, alpha=alpha, seed=seed)
+    parts = data.partition(spec, LABELS)
+    rows = np.concatenate(parts)
+    assert len(parts) == clients
+    assert min(map(len, parts)) >= 1
+    assert len(np.unique(rows)) == len(rows)
+    if kind != "classes" or clients >= 10:
+        assert sorted(rows) == list(range(len(LABELS)))
+
+
+@settings(deadline=None)
+@given(
+    size=st.integers(1, 300),
+    validation=st.floats(0, 0.99),
+    test=st.floats(0, 0.99),
+    seed=st.integers(0, 2**32),
+)
+def test_parts_of_a_client_cover_its_rows_without_overlap(
+    size: int, validation: float, test: float, seed: int
+) -> None:
+    if validation + test >= 1:
+        validation, test = validation / 2, test / 2
+    spec = DatasetSpec(validation=validation, test=test, seed=seed)
+    rows = np.arange(1000, 1000 + size)
+    parts = split_parts(rows, spec, 3)
+    assert sorted(np.concatenate(parts)) == rows.tolist()
+    assert len(parts[0]) >= 1
+    assert [len(part) for part in parts[1:]] == [int(size * validation), int(size * test)]
+
+
+@pytest.mark.parametrize("kind", PARTITION_KINDS)
+def test_same_seed_same_partition_and_another_seed_another(kind: PartitionKind) -> None:
+    spec = DatasetSpec(partition=kind, clients=10)
+    first, again = (data.partition(spec, LABELS) for _ in range(2))
+    other = data.partition(replace(spec, seed=1), LABELS)
+    assert all(map(np.array_equal, first, again))
+    assert not all(map(np.array_equal, first, other))
+
+
+def test_partition_is_the_same_on_every_machine() -> None:
+    clients = data.partition(DatasetSpec(partition="dirichlet", clients=3, max_train=12), LABELS)
+    assert [rows.tolist() for rows in clients] == [
+        [576],
+        [229],
+        [541, 506, 142, 459, 363, 109, 153, 212, 36, 89],
+    ]
+
+
+def test_small_alpha_gives_skewed_classes_and_large_alpha_even_ones() -> None:
+    def largest_class_share(alpha: float) -> float:
+        spec = DatasetSpec(partition="dirichlet", clients=6, alpha=alpha)
+        counts = [np.bincount(LABELS[rows]) for rows in data.partition(spec, LABELS)]
+        return float(np.mean([count.max() / count.sum() for count in counts]))
+
+    assert largest_class_share(0.1) > 0.4
+    assert largest_class_share(1000) < 0.15
+
+
+def test_sizes_are_skewed_but_classes_are_not() -> None:
+    spec = DatasetSpec(partition="sizes", clients=5, alpha=0.5, min_examples=20)
+    parts = data.partition(spec, LABELS)
+    sizes = [len(rows) for rows in parts]
+    assert max(sizes) > 3 * min(sizes)
+    assert min(sizes) >= 20
+    assert len(np.unique(LABELS[max(parts, key=len)])) == 10
+
+
+@pytest.mark.parametrize("classes", [1, 2, 5, 10])
+def test_each_client_has_as_many_classes_as_asked(classes: int) -> None:
+    spec = DatasetSpec(partition="classes", clients=20, classes_per_client=classes)
+    parts = data.partition(spec, LABELS)
+    assert {len(np.unique(LABELS[rows])) for rows in parts} == {classes}
+
+
+def test_classes_do_not_follow_the_number_of_the_client() -> None:
+    spec = DatasetSpec(partition="classes", clients=10, classes_per_client=1)
+    classes = [LABELS[rows[0]] for rows in data.partition(spec, LABELS)]
+    assert sorted(classes) == list(range(10)) != classes
+
+
+def test_max_train_limits_what_is_dealt_out() -> None:
+    parts = data.partition(DatasetSpec(clients=4, max_train=100), LABELS)
+    assert [len(rows) for rows in parts] == [25] * 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"clients": 601}, "600 training examples are too few for 601 clients"),
+        ({"clients": 10, "min_examples": 61}, "600 training examples are too few"),
+        ({"partition": "dirichlet", "clients": 300, "alpha": 0.01}, "alpha 0.01"),
+        ({"partition": "classes", "clients": 400, "classes_per_client": 9}, "_client 9"),
+        ({"partition": "classes", "clients": 40, "min_examples": 15}, "min_examples 15"),
+    ],
+)
+def test_an_impossible_partition_says_why(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        data.partition(DatasetSpec(**settings), LABELS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "places"}, "unknown data set 'places'; choose one of: digits, mnist"),
+        ({"partition": "random"}, "unknown partition 'random'; choose one of: iid, dirichlet"),
+        ({"alpha": 0.0}, "alpha is 0.0: expected a finite number above 0"),
+        ({"alpha": float("nan")}, "alpha is nan"),
+        ({"classes_per_client": 11}, "classes_per_client is 11: expected 1 to 10"),
+        ({"clients": 0}, "clients is 0: expected at least 1"),
+        ({"max_train": 0}, "max_train is 0: expected at least 1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"validation": 0.5, "test": 0.5}, "validation 0.5 and test 0.5 are no shares"),
+        ({"test": -0.1}, "test -0.1"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_was_expected(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        DatasetSpec(**settings)
+
+
+# Clients and the global test set
+
+
+@pytest.mark.parametrize("kind", PARTITION_KINDS)
+def test_digits_of_all_clients_and_the_test_set_are_the_whole_data_set(
+    kind: PartitionKind,
+) -> None:
+    spec = DatasetSpec(partition=kind, clients=12, seed=3)
+    clients = [data.client_data(spec, client) for client in range(spec.clients)]
+    parts = [part for c in clients for part in (c.train, c.validation, c.test)]
+    test = data.global_test(spec)
+    assert sum(map(len, parts)) + len(test) == 1797
+    assert all(len(client.train) > len(client.validation) for client in clients)
+    everything = np.concatenate([pixels(part).numpy() for part in (*parts, test)])
+    assert len(np.unique(everything.reshape(1797, -1), axis=0)) == 1797
+    assert not set().union(*(as_set(part) for part in parts)) & as_set(test)
+
+
+def test_digits_test_set_is_a_fifth_of_each_class_for_every_seed() -> None:
+    test, other = (data.global_test(DatasetSpec(seed=seed)) for seed in (0, 1))
+    assert torch.equal(pixels(test), pixels(other))
+    shares = torch.bincount(test.labels) / torch.bincount(
+        torch.from_numpy(np.concatenate([split.labels for split in data.load(DatasetSpec())]))
+    )
+    assert torch.allclose(shares, torch.full((10,), 0.2), atol=0.01)
+    assert pixels(test).max() == 255
+
+
+def test_global_test_can_be_limited() -> None:
+    limited = data.global_test(DatasetSpec(max_test=50))
+    assert len(limited) == 50
+    assert as_set(limited) <= as_set(data.global_test(DatasetSpec()))
+
+
+def test_an_unknown_client_is_refused() -> None:
+    with pytest.raises(DataError, match="no client 10: expected 0 to 9"):
+        data.client_data(DatasetSpec(clients=10), 10)
+
+
+def test_a_device_parts_all_its_own_training_files_by_the_same_rule(tmp_path: Path) -> None:
+    own = random_split(50)
+    path = write_parquet(tmp_path / "own", own)
+    spec = DatasetSpec("cifar10", validation=0.2, test=0.1)
+    device = data.device_data(path, spec)
+    assert [len(part) for part in (device.train, device.validation, device.test)] == [35, 10, 5]
+    assert as_set(device.train) | as_set(device.validation) | as_set(device.test) == as_set(own)
+    again = data.device_data(path, spec)
+    assert torch.equal(pixels(device.train), pixels(again.train))
+
+
+def test_a_device_that_has_few_classes_labels_them_as_all_others_do(tmp_path: Path) -> None:
+    own = random_split(20)
+    horses = Split(own.images[own.labels == 7], own.labels[own.labels == 7])
+    path = write_image_folder(tmp_path / "own", horses, FACTS.classes)
+    assert set(data.device_data(path, DatasetSpec("cifar10")).train.labels.tolist()) == {7}

@@ -1,0 +1,271 @@
+"""The scripts of deploy/ without Flower: certificates, keys, and what is in the way of the link."""
+
+from __future__ import annotations
+
+import datetime
+import http.server
+import os
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+
+
+class Scripts:
+    """Runs the scripts in a folder of their own."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        own = {"STATE": str(state), "LINK_HOST": "127.0.0.1", "NO_PROXY": "*"}
+        python = str(Path(sys.executable).parent)
+        self.environment = os.environ | own | {"PATH": f"{python}:{os.environ['PATH']}"}
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, script: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [DEPLOY / script, *arguments],
+            env=self.environment | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def stop(self) -> None:
+        """End what a failed test has left, and all that it started."""
+        for process in self.started:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def run(self, script: str, *arguments: str, **environment: str) -> tuple[int, str]:
+        """The exit code, and what was said, where it went wrong only what was wrong."""
+        process = self.start(script, *arguments, **environment)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, err if process.returncode else out
+
+    def files(self) -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in self.state.iterdir() if file.is_file()}
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Iterator[Scripts]:
+    running = Scripts(tmp_path / "state")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def certified(scripts: Scripts) -> Scripts:
+    code, said = scripts.run("certificates.sh", "127.0.0.1", "localhost")
+    assert code == 0, said
+    return scripts
+
+
+def certificate(file: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(file.read_bytes())
+
+
+def belong_together(state: Path) -> bool:
+    key = load_pem_private_key((state / "server.key").read_bytes(), None)
+    return certificate(state / "server.pem").public_key() == key.public_key()
+
+
+def test_a_certificate_is_renewed_by_the_same_authority(certified: Scripts) -> None:
+    before = certified.files()
+    assert set(before) == {"ca.key", "ca.crt", "server.key", "server.pem"}
+    assert certified.run("certificates.sh", "example.org", DAYS="3")[0] == 0
+    after = certified.files()
+    assert {name: after[name] == before[name] for name in after} == {
+        "ca.key": True,
+        "ca.crt": True,
+        "server.key": False,
+        "server.pem": False,
+    }
+    assert belong_together(certified.state)
+    renewed = certificate(certified.state / "server.pem")
+    assert renewed.not_valid_after_utc - renewed.not_valid_before_utc == datetime.timedelta(3)
+
+
+@pytest.mark.parametrize("days", ["abc", "0", "-1", "1.5", "1 2", "99999999"])
+def test_wrong_days_are_told_and_leave_everything_as_it_was(certified: Scripts, days: str) -> None:
+    before = certified.files()
+    code, said = certified.run("certificates.sh", DAYS=days)
+    assert code == 1
+    assert said == f"DAYS is '{days}': expected a whole number from 1 to 9999\n"
+    assert certified.files() == before
+    assert belong_together(certified.state)
+
+
+def test_what_openssl_refuses_is_shown_and_leaves_everything_as_it_was(certified: Scripts) -> None:
+    before = certified.files()
+    code, said = certified.run("certificates.sh", "999.1.1.1")
+    assert code == 1
+    assert "999.1.1.1" in said
+    assert said.endswith("openssl x509 failed: nothing was changed\n")
+    assert certified.files() == before
+    assert [entry.name for entry in certified.state.iterdir() if entry.is_dir()] == []
+
+
+@pytest.mark.parametrize("lost", ["ca.key", "ca.crt"])
+def test_half_an_authority_is_not_replaced(certified: Scripts, lost: str) -> None:
+    (certified.state / lost).unlink()
+    before = certified.files()
+    code, said = certified.run("certificates.sh")
+    assert code == 1
+    assert f"but no {lost}: bring it" in said
+    assert certified.files() == before
+
+
+def test_a_superlink_is_not_started_with_a_key_of_another_certificate(certified: Scripts) -> None:
+    other = certified.state / "ca.key"
+    (certified.state / "server.key").write_bytes(other.read_bytes())
+    code, said = certified.run("superlink.sh")
+    assert code == 1
+    assert "server.key is not the key of server.pem: run deploy/certificates.sh again" in said
+
+
+def test_private_keys_and_their_folders_are_their_owners_alone(certified: Scripts) -> None:
+    assert certified.run("keys.sh", "phone")[0] == 0
+    private = ["", "ca.key", "server.key", "nodes", "nodes/phone"]
+    modes = [stat.S_IMODE((certified.state / name).stat().st_mode) for name in private]
+    assert [mode & 0o077 for mode in modes] == [0] * len(private)
+
+
+# --- what is in the way of the link ----------------------------------------------------------
+
+
+@contextmanager
+def listening(tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """A server at a port of its own, of plain HTTP or behind TLS."""
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), http.server.BaseHTTPRequestHandler
+    ) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield str(server.server_address[1])
+        finally:
+            server.shutdown()
+
+
+def server_of(state: Path) -> ssl.SSLContext:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(state / "server.pem", state / "server.key")
+    return tls
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def check(scripts: Scripts, port: str, host: str = "127.0.0.1") -> tuple[int, str]:
+    script, authority = str(DEPLOY / "check_link.py"), str(scripts.state / "ca.crt")
+    command = [sys.executable, script, host, port, authority]
+    done = subprocess.run(command, env=scripts.environment, capture_output=True, text=True)
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def test_nothing_is_said_of_a_link_that_works(certified: Scripts) -> None:
+    with listening(server_of(certified.state)) as port:
+        assert check(certified, port) == (0, "")
+
+
+def test_a_link_that_may_still_come_is_told_from_a_wrong_one(certified: Scripts) -> None:
+    port = free_port()
+    said = f"no SuperLink answers at 127.0.0.1:{port} (Connection refused)\n"
+    assert check(certified, port) == (1, said)
+    with listening() as port:
+        code, said = check(certified, port)
+    assert code == 2
+    assert said.startswith(f"what listens at 127.0.0.1:{port} does not speak TLS")
+    (certified.state / "ca.crt").unlink()
+    code, said = check(certified, port)
+    assert code == 2
+    assert "ca.crt cannot be read" in said
+
+
+def test_a_certificate_of_another_authority_is_told(certified: Scripts, tmp_path: Path) -> None:
+    other = Scripts(tmp_path / "other")
+    assert other.run("certificates.sh")[0] == 0
+    with listening(server_of(other.state)) as port:
+        code, said = check(certified, port)
+    assert code == 2
+    assert "has a certificate of another authority than" in said
+
+
+def test_a_certificate_without_the_name_is_told(scripts: Scripts) -> None:
+    assert scripts.run("certificates.sh", "fleet.example.org")[0] == 0
+    with listening(server_of(scripts.state)) as port:
+        code, said = check(scripts, port)
+    assert code == 2
+    assert "has a certificate without the name 127.0.0.1: run deploy/certificates.sh" in said
+
+
+def test_a_certificate_that_has_expired_is_told(certified: Scripts) -> None:
+    state, old = certified.state, datetime.datetime(2020, 1, 1)
+    held = certificate(state / "server.pem")
+    authority = load_pem_private_key((state / "ca.key").read_bytes(), None)
+    builder = x509.CertificateBuilder(
+        held.issuer, held.subject, held.public_key(), held.serial_number, old,
+        old + datetime.timedelta(90), list(held.extensions),
+    )  # fmt: skip
+    expired = builder.sign(authority, hashes.SHA256())  # type: ignore[arg-type]
+    pem = expired.public_bytes(Encoding.PEM)
+    (state / "server.pem").write_bytes(pem)
+    with listening(server_of(state)) as port:
+        code, said = check(certified, port)
+    assert code == 2
+    assert "has a certificate that does not hold today (certificate has expired)" in said
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [("supernode.sh", ["phone", "budget=1.0"]), ("register.sh", []), ("submit.sh", ["rounds=1"])],
+)
+def test_scripts_say_what_is_in_the_way_and_end(
+    certified: Scripts, script: str, arguments: list[str]
+) -> None:
+    assert certified.run("keys.sh", "phone")[0] == 0
+    with listening() as port:
+        code, said = certified.run(script, *arguments, LINK_PORT=port, PATIENCE="0")
+    assert code == 1
+    assert f"what listens at 127.0.0.1:{port} does not speak TLS" in said.splitlines()[-1]
+
+
+def test_a_node_waits_for_a_superlink_that_does_not_answer_and_says_so(certified: Scripts) -> None:
+    assert certified.run("keys.sh", "phone")[0] == 0
+    port = free_port()
+    node = certified.start("supernode.sh", "phone", "budget=1.0", LINK_PORT=port, PATIENCE="0")
+    assert node.stderr is not None
+    said = f"no SuperLink answers at 127.0.0.1:{port} (Connection refused)"
+    assert node.stderr.readline() == f"phone: {said}; trying again every 5 s\n"
+    assert node.poll() is None
+    node.send_signal(signal.SIGTERM)
+    assert node.wait(30) == 0
+
+
+def test_registering_without_keys_says_what_to_do(certified: Scripts) -> None:
+    code, said = certified.run("register.sh")
+    assert code == 1
+    assert "nodes/*.pub: run deploy/keys.sh first" in said

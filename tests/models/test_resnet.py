@@ -1,0 +1,212 @@
+"""The residual networks: whole, sliced, and against torchvision's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models import Slice, SlicedNetwork, SliceError, Window, build, names
+from models.layers import NormKind, StaticBatchNorm2d
+from tests.support.networks import WINDOWS, assert_slice_equals_masked_full, randomised
+
+RESNETS = [name for name in names() if name.startswith("resnet")]
+
+
+def parameters(net: SlicedNetwork) -> int:
+    return sum(tensor.numel() for tensor in net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "count"),
+    # hand: resnet20 has 269,722 parameters with option A (as published); the projections of
+    # option B add 16*32 + 2*32 and 32*64 + 2*64.
+    [("resnet20", 10, 269_722 + 576 + 2_176), ("resnet110", 10, 1_730_714)],
+)
+def test_parameter_counts_are_the_published_ones(name: str, classes: int, count: int) -> None:
+    assert parameters(build(name, classes, device="meta")) == count
+
+
+def test_option_a_shortcuts_have_no_parameters() -> None:
+    assert parameters(build("resnet20", 10, device="meta", shortcut="A")) == 269_722
+    assert parameters(build("resnet56", 10, device="meta", shortcut="A")) == 853_018
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet34"])
+def test_torchvision_weights_load_and_give_torchvisions_answers(name: str) -> None:
+    theirs = randomised(getattr(torchvision.models, name)(num_classes=7)).eval()
+    ours = build(name, 7, stem="imagenet", norm="bn-running").eval()
+    ours.load_state_dict(theirs.state_dict())
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(ours(images)[-1], theirs(images))
+
+
+@pytest.mark.parametrize("name", RESNETS)
+@pytest.mark.parametrize("stem", ["cifar", "cifar-pool", "imagenet"])
+def test_digits_of_one_channel_and_8x8_pixels_pass(name: str, stem: str) -> None:
+    net = build(name, 10, in_channels=1, slice=Slice(width=0.25, exits=(2, 3)), stem=stem)
+    assert [logits.shape for logits in net(torch.randn(4, 1, 8, 8))] == [(4, 10), (4, 10)]
+
+
+@pytest.mark.parametrize("head", ["conv", "pool"])
+def test_an_exit_can_follow_any_block(head: str) -> None:
+    exits = tuple(range(1, 10))
+    net = build("resnet20", 10, slice=Slice(exits=exits), head=head)
+    assert len(net(torch.randn(2, 3, 16, 16))) == 9
+    assert list(net.exits) == [str(unit) for unit in exits[:-1]]
+
+
+def test_nothing_behind_the_last_exit_exists() -> None:
+    net = build("resnet20", 10, slice=Slice(exits=(4,)))
+    held = {name.split(".")[0] for name in net.state_dict()}
+    assert held == {"conv1", "bn1", "layer1", "layer2", "exits"}
+    assert "layer2.0.conv1.weight" in net.state_dict()
+    assert "layer2.1.conv1.weight" not in net.state_dict()
+
+
+def test_absent_blocks_are_not_built_and_the_others_keep_their_names() -> None:
+    net = build("resnet20", 10, slice=Slice(blocks=((0, 2), (0, 1, 2), (1,))))
+    held = {".".join(name.split(".")[:2]) for name in net.state_dict() if name.startswith("layer")}
+    assert held == {
+        "layer1.0", "layer1.2", "layer2.0", "layer2.1", "layer2.2", "layer3.0", "layer3.1",
+    }  # fmt: skip
+
+
+def test_a_skipped_block_that_changes_the_shape_keeps_its_projection_alone() -> None:
+    net = build("resnet20", 10, slice=Slice(blocks=((0, 1, 2), (0, 1, 2), ())))
+    held = [name for name in net.state_dict() if name.startswith("layer3")]
+    assert held == [f"layer3.0.downsample.{name}" for name in ("0.weight", "1.weight", "1.bias")]
+    assert net(torch.randn(2, 3, 16, 16))[0].shape == (2, 10)
+
+
+@pytest.mark.parametrize("norm", ["bn", "bn-running", "bn-static"])
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_a_slice_computes_what_the_masked_network_computes(
+    norm: NormKind, data: st.DataObject
+) -> None:
+    exits = data.draw(st.sets(st.integers(1, 9), min_size=1).map(lambda s: tuple(sorted(s))))
+    kept = st.lists(st.booleans(), min_size=3, max_size=3).map(
+        lambda flags: tuple(i for i, flag in enumerate(flags) if flag)
+    )
+    width = st.sampled_from([0.3, 0.5, 0.75, 1.0])
+    held = Slice(
+        width=data.draw(width | st.tuples(width, width, width)),
+        blocks=data.draw(st.none() | st.tuples(kept, kept, kept)),
+        exits=exits,
+    )
+    window = Window(data.draw(st.sampled_from(WINDOWS)), data.draw(st.integers(0, 99)))
+    head = data.draw(st.sampled_from(["conv", "pool"]))
+    assert_slice_equals_masked_full(
+        "resnet20", held, window, tuple(range(1, 10)), norm=norm, head=head
+    )
+
+
+@pytest.mark.parametrize("width", [0.25, 0.5, 0.75])
+def test_group_norm_allows_slices_of_whole_groups(width: float) -> None:
+    held = Slice(width=width, exits=(5, 8))
+    assert_slice_equals_masked_full("resnet18", held, Window(), (3, 5, 8), norm="gn")
+
+
+@pytest.mark.parametrize("width", [0.5, 0.6, 0.75])  # wide enough that norms alone mask the rest
+def test_option_a_slices_meet_the_channels_they_meet_in_the_full_network(width: float) -> None:
+    held = Slice(width=width, exits=(4, 9))
+    assert_slice_equals_masked_full("resnet20", held, Window(), (4, 9), shortcut="A")
+
+
+@pytest.mark.parametrize("name", RESNETS)
+def test_every_residual_network_computes_its_masked_network(name: str) -> None:
+    held = Slice(width=0.5, exits=(3, 7))
+    assert_slice_equals_masked_full(name, held, Window("random", 3), (3, 7, 8))
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_every_parameter_of_a_slice_gets_a_gradient(data: st.DataObject) -> None:
+    exits = data.draw(st.sets(st.integers(1, 8), min_size=1).map(lambda s: tuple(sorted(s))))
+    blocks = st.sampled_from([(), (0,), (1,), (0, 1)])
+    held = Slice(
+        width=data.draw(st.sampled_from([0.1, 0.25])),
+        blocks=data.draw(st.none() | st.tuples(blocks, blocks, blocks, blocks)),
+        exits=exits,
+    )
+    norm = data.draw(st.sampled_from(["bn", "bn-running", "bn-static", "gn"]))
+    scaler = data.draw(st.sampled_from(["none", "train", "always"]))
+    net = build("resnet18", 10, slice=held, norm=norm, scaler=scaler)
+    logits = net(torch.randn(8, 3, 16, 16))
+    torch.stack([F.cross_entropy(each, torch.arange(8)) for each in logits]).sum().backward()
+    idle = [name for name, tensor in net.named_parameters() if tensor.grad is None]
+    assert idle == []
+
+
+@pytest.mark.parametrize(("scaler", "training", "answers"), [
+    ("none", True, 1.0), ("train", True, 2.0), ("train", False, 1.0), ("always", False, 2.0),
+])  # fmt: skip
+def test_the_scaler_divides_by_the_width_share(scaler: str, training: bool, answers: float) -> None:
+    net = build("resnet20", 10, slice=Slice(width=0.5), scaler=scaler).train(training)
+    assert torch.equal(net.scale(torch.ones(3)), torch.full((3,), answers))  # type: ignore[operator]
+
+
+def test_training_with_static_norms_never_moves_their_statistics() -> None:
+    net = build("resnet20", 10, norm="bn-static").train()
+    statistics = {k: v.clone() for k, v in net.state_dict().items() if "running" in k}
+    images = torch.randn(8, 3, 16, 16)
+    net(images)
+    assert all(torch.equal(net.state_dict()[k], v) for k, v in statistics.items())
+
+
+def test_static_norms_gather_the_mean_over_batches_and_use_it_at_test_time() -> None:
+    norm = StaticBatchNorm2d(1).train()
+    norm.gathering = True
+    for value in (1.0, 2.0, 6.0):
+        norm(torch.tensor([value - 1, value + 1]).reshape(2, 1, 1, 1))
+    assert norm.running_mean is not None
+    torch.testing.assert_close(norm.running_mean, torch.tensor([3.0]))
+    torch.testing.assert_close(norm.eval()(torch.full((1, 1, 1, 1), 3.0)).item(), 0.0)
+
+
+def test_batch_norm_without_statistics_has_none_to_send() -> None:
+    assert not any("running" in name for name in build("resnet20", 10).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "ln"}, "unknown norm 'ln'; choose from bn, bn-running, bn-static, gn"),
+        ({"stem": "big"}, "unknown stem 'big'; choose from cifar, cifar-pool, imagenet"),
+        ({"shortcut": "C"}, "unknown shortcut 'C'; choose from A, B"),
+        ({"scaler": "on"}, "unknown scaler 'on'; choose from none, train, always"),
+        ({"head": "mlp"}, "unknown exit head 'mlp'; choose from conv, pool"),
+        ({"depth": 3}, "unknown option 'depth' of resnet20; choose from head, norm, scaler"),
+    ],
+)
+def test_an_unknown_option_is_an_error_with_the_choices(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        build("resnet20", 10, slice=Slice(width=0.5, exits=(3, 9)), **options)
+
+
+def test_an_unknown_model_is_an_error_with_the_choices() -> None:
+    with pytest.raises(ValueError, match=r"unknown model 'vgg'; choose from .*resnet110, resnet18"):
+        build("vgg", 10)
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        (Slice(width=(1.0, 0.5)), "one share for each of 3 stages"),
+        (Slice(blocks=((0,), (0,))), "one tuple for each of 3 stages"),
+        (Slice(blocks=((0,), (0, 3), ())), r"stage 2 has blocks 0 to 2; blocks \[3\]"),
+        (Slice(exits=(3, 10)), r"resnet20 has units 1 to 9; exits \(3, 10\) are not there"),
+        (Slice(exits=(0, 3)), r"resnet20 has units 1 to 9; exits \(0, 3\) are not there"),
+    ],
+)
+def test_a_slice_that_the_network_does_not_have_is_refused(held: Slice, message: str) -> None:
+    with pytest.raises(SliceError, match=message):
+        build("resnet20", 10, slice=held)

@@ -1,0 +1,104 @@
+"""Where a run's record and its log are kept, without Flower's processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, Error, Message, RecordDict
+
+from nestfl.commands.run import Choice, Request, run
+from nestfl.watching.progress import RunState
+from server_app import app as server
+from server_app.config.composing import compose
+from server_app.config.typed import ConfigError
+from server_app.record import checkpoint
+from server_app.record.run_record import RunRecord
+from strategies.federation import FederationError
+from tests.support.federations import federate_in
+from tests.support.grids import InProcessGrid
+
+
+def test_a_run_directory_may_have_any_name(tmp_path: Path) -> None:
+    run_dir = tmp_path / "my runs" / "the first, of März"
+    overrides = (
+        "strategy=fedavg fleet.clients=2 clients_per_round=2 rounds=1 train.epochs=1 "
+        "dataset.max_train=40 dataset.max_test=20"
+    )
+    run_config: dict[str, str | bool | int | float] = {"hydra": overrides, "run-dir": str(run_dir)}
+    server.app(InProcessGrid(2), Context(1, 0, {}, RecordDict(), run_config))
+    assert json.loads((run_dir / "summary.json").read_text())["rounds"] == 1
+
+
+def test_a_run_never_writes_to_the_directory_of_another(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ConfigError, match=r"exists; give another name$"):
+        RunRecord.create(compose(), tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_resumed_run_keeps_the_log_and_tells_of_its_own_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nestfl.launching.flower._start_superlink", lambda *_: None)
+    monkeypatch.setattr("nestfl.launching.flower._script", lambda name: "echo")  # into the log
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.components]")
+    first = tmp_path / "first"
+    first.mkdir()
+    (first / "config.yaml").touch()
+    checkpoint.save(first / checkpoint.FOLDER, 1, {}, {})
+    log = first / "flower.log"
+    log.write_text("Simulation raised an exception\nTraceback (most recent call last):\nOld\n")
+    request = Request(resume=first, app_dir=tmp_path, quiet=True)
+    assert run(request, choose=lambda overrides: Choice(1)) == 1
+    kept, added = log.read_text().split("Old\n")
+    assert kept.startswith("Simulation raised")
+    assert added.startswith("run ")
+    told = capsys.readouterr().err
+    assert "the log's last lines" in told
+    assert "Old" not in told
+
+
+def test_a_start_that_fails_leaves_nothing_that_blocks_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))  # where there is no Flower
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.components]")
+    mine = Choice(1, str(tmp_path / "runs"), "mine", device="cpu")
+    for _ in range(2):
+        assert run(Request(app_dir=tmp_path, quiet=True), choose=lambda overrides: mine) == 1
+        assert "the command flower-superlink is missing" in capsys.readouterr().err
+        assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_log_that_says_why_a_start_failed_is_kept_and_does_not_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nestfl.launching.flower._start_superlink", lambda *_: None)
+    monkeypatch.setattr("nestfl.launching.flower._script", lambda name: "echo")  # into the log
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.components]")
+    mine = Choice(1, str(tmp_path / "runs"), "mine", device="cpu")
+    for attempt in (1, 2):
+        assert run(Request(app_dir=tmp_path, quiet=True), choose=lambda overrides: mine) == 1
+        told = capsys.readouterr().err
+        assert f"The full log: {tmp_path / 'runs' / 'mine' / 'flower.log'}" in told
+        assert "--resume" not in told
+        log = (tmp_path / "runs" / "mine" / "flower.log").read_text()
+        assert log.count("--run-config") == attempt
+
+
+def test_a_run_that_dead_processes_end_says_so(tmp_path: Path) -> None:
+    def dies(client: int, message: Message, reply: Message) -> Message:
+        if message.metadata.message_type != "train":
+            return reply
+        return Message(Error(0, "The actor died unexpectedly"), reply_to=message)
+
+    with pytest.raises(FederationError, match="4 crashed"):
+        federate_in(tmp_path)("name=died", InProcessGrid(4, dies))
+    state = RunState()
+    for line in (tmp_path / "died" / "progress.jsonl").read_text().splitlines():
+        state.take_event(json.loads(line), now=0)
+    assert state.crashed == 4
+    assert "4 crashed" in str(state.reason)

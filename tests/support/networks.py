@@ -1,0 +1,185 @@
+"""Small networks and helpers that the tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models import (
+    Slice,
+    SlicedNetwork,
+    SliceMap,
+    Window,
+    build,
+    declare_parts,
+    extract,
+    slice_map,
+)
+from models.slicing import WindowKind
+from strategies.aggregation.nested_mean import NestedMean
+
+WINDOWS: list[WindowKind] = ["prefix", "lower-right", "middle", "random", "rolling"]
+"""Those that cut a layer's inputs as they cut the outputs that it reads."""
+
+
+class Dense(nn.Module):
+    """A biased network whose second layer reads two concatenated feature maps."""
+
+    def __init__(self, slice: Slice = Slice()) -> None:  # noqa: B008  (frozen)
+        super().__init__()
+        first, second = slice.channels(4), slice.channels(6)
+        self.one = nn.Conv2d(3, first, 3, padding=1)
+        self.two = nn.Conv2d(first, second, 3, padding=1)
+        self.join = nn.Conv2d(first + second, slice.channels(8), 1)
+        declare_parts(self.join, "weight", 1, (first, second))
+        self.fc = nn.Linear(slice.channels(8), 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        one = F.relu(self.one(x))
+        two = F.relu(self.two(one))
+        joined = F.relu(self.join(torch.cat((one, two), 1)))
+        logits: Tensor = self.fc(joined.mean((2, 3)))
+        return logits
+
+
+class Attention(nn.Module):
+    """Fused q, k, v with heads that shrink: one axis made of 3 x heads parts."""
+
+    heads = 2
+
+    def __init__(self, slice: Slice = Slice()) -> None:  # noqa: B008  (frozen)
+        super().__init__()
+        self.size = slice.channels(4)
+        inner = self.heads * self.size
+        self.embed = nn.Linear(3, inner)
+        self.qkv = nn.Linear(inner, 3 * inner)
+        self.out = nn.Linear(inner, 5)
+        heads = (self.size,) * self.heads
+        for layer, axis, sizes in (
+            (self.embed, 0, heads),
+            (self.qkv, 0, heads * 3),
+            (self.qkv, 1, heads),
+            (self.out, 1, heads),
+        ):
+            declare_parts(layer, "weight", axis, sizes)
+            if axis == 0:
+                declare_parts(layer, "bias", axis, sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            part.unflatten(-1, (self.heads, self.size)).transpose(-2, -3)
+            for part in self.qkv(self.embed(x)).chunk(3, -1)
+        )
+        mixed = (q @ k.transpose(-1, -2)).tanh() @ v  # no softmax: absent channels add nothing
+        logits: Tensor = self.out(mixed.transpose(-2, -3).flatten(-2))
+        return logits
+
+
+def zeros_outside(state: dict[str, Tensor], slice_map: SliceMap, *names: str) -> dict[str, Tensor]:
+    """The full state with the named tensors' entries outside the slice's regions set to zero."""
+    masked = dict(state)
+    for name in names:
+        kept = torch.zeros_like(state[name], dtype=torch.bool).numpy()
+        if name in slice_map.regions:
+            starts, length = slice_map.regions[name].runs
+            for start in starts:
+                kept.reshape(-1)[start : start + length] = True
+        masked[name] = torch.where(torch.from_numpy(kept), state[name], 0)
+    return masked
+
+
+def randomised(net: nn.Module, seed: int = 0) -> nn.Module:
+    """The network with no parameter at a special value: norms too are random."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in net.state_dict().items():
+            if name.endswith("running_var"):
+                tensor.uniform_(0.5, 2, generator=generator)
+            elif tensor.is_floating_point() and tensor.ndim == 1:
+                tensor.normal_(0.3, 0.7, generator=generator)
+    return net
+
+
+def assert_slice_equals_masked_full(
+    name: str,
+    held: Slice,
+    window: Window,
+    full_exits: tuple[int, ...],
+    size: int = 16,
+    **options: Any,
+) -> None:
+    """Give the slice its part of a full network, and compare with that network masked.
+
+    A channel is masked by its norm's weight and bias, both zero; a block by all of its norms'. What
+    squeeze-and-excitation squeezes has no norm: there the weights are zero too.
+    """
+    full = build(name, 10, slice=Slice(exits=full_exits), **options)
+    randomised(full)
+    part = build(name, 10, slice=held, **options)
+    mapping = slice_map(full, part, window, private=lambda name: False)
+    part.load_state_dict(extract(full.state_dict(), mapping))
+    masking = [
+        key
+        for key, tensor in full.named_parameters()
+        if tensor.ndim == 1 or key.endswith("fc1.weight")
+    ]
+    full.load_state_dict(zeros_outside(full.state_dict(), mapping, *masking))
+    images = torch.randn(4, 3, size, size)
+    with torch.no_grad():
+        answers = dict(zip(full_exits, full.eval()(images), strict=True))
+        for unit, logits in zip(held.exits or full_exits[-1:], part.eval()(images), strict=True):
+            torch.testing.assert_close(logits, answers[unit], rtol=1e-4, atol=1e-4)
+
+
+def assert_a_walk_goes_on_with_those_kept(net: SlicedNetwork, images: Tensor) -> None:
+    """Send back a mask at each exit: the logits are those of a walk of the kept samples alone."""
+    net.eval()
+    with torch.no_grad():
+        whole, walk = net(images), net.walk(images)
+        left = torch.arange(len(images))
+        logits = next(walk)
+        for answers in whole:
+            torch.testing.assert_close(logits, answers[left], rtol=1e-4, atol=1e-4)
+            kept = torch.arange(len(left)) != len(left) // 2
+            left = left[kept]
+            try:
+                logits = walk.send(kept)
+            except StopIteration:
+                assert answers is whole[-1]
+
+
+def assert_all_have_gradients(net: SlicedNetwork, images: Tensor) -> None:
+    """Train on all exits at once: no parameter is left without a gradient."""
+    labels = torch.arange(len(images))
+    torch.stack([F.cross_entropy(logits, labels) for logits in net(images)]).sum().backward()
+    assert [name for name, tensor in net.named_parameters() if tensor.grad is None] == []
+
+
+def assert_untrained_slices_change_nothing(
+    name: str, exits: tuple[int, ...], slices: Sequence[Slice], **options: Any
+) -> None:
+    """Cut slices, each through another window, do not train, average: no bit has changed."""
+    full = build(name, 10, slice=Slice(exits=exits), **options)
+    state, mean = full.state_dict(), NestedMean()
+    for held, kind in zip(slices, WINDOWS, strict=False):
+        part = build(name, 10, slice=held, device="meta", **options)
+        mapping = slice_map(full, part, Window(kind, seed=5))
+        mean.add(extract(state, mapping), mapping, 0.3)
+    after = mean.result(state)
+    assert all(torch.equal(after[name], state[name]) for name in state)
+
+
+def state_of(net: SlicedNetwork) -> dict[str, Tensor]:
+    """The network's tensors as copies on the CPU, which its next use does not change."""
+    return {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in net.state_dict().items()
+    }
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

@@ -1,0 +1,1 @@
+"""What both sides train and test with: the loop, losses, optimisers, devices, evaluation."""

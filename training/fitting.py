@@ -1,0 +1,102 @@
+"""Local training: some epochs of SGD, or AdamW, on a client's own data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from data.examples import Examples
+from models.registry import SlicedNetwork
+from protocol.settings import TrainSettings, learning_rate
+from training.devices import resident
+from training.losses import Objective
+from training.placement import Placement
+from training.sgd import SGD
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """What local training did."""
+
+    loss: float
+    """The objective's mean over all examples of all epochs, each before its own step."""
+    examples: int
+    """The examples that the client has to train on: its weight in an average."""
+    batches: int
+    seconds: float
+
+
+def fit(
+    net: SlicedNetwork,
+    data: Examples,
+    objective: Objective,
+    settings: TrainSettings,
+    round: int,
+    seed: int,
+) -> FitReport:
+    """Train the network in place; on CPU its weights are a function of the arguments alone."""
+    if len(data) == 0:
+        raise ValueError("this client has no training examples")
+    started = time.perf_counter()
+    place = Placement.of(settings, net)
+    net.to(place.device).train()
+    run = torch.compile(net) if settings.compile else net
+    optimiser = _optimiser(net, settings, round)
+    scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision == torch.float16)
+    here = resident(data, place.device)
+    order = torch.Generator().manual_seed(seed)
+    total, seen, steps = torch.zeros((), device=place.device), 0, 0
+    with _chance_from(seed, place.device):
+        for _ in range(settings.epochs):
+            for inputs, labels in _batches(here, settings, order):
+                loss = objective(place.logits(run, inputs), labels)
+                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+                if settings.clip:
+                    scaler.unscale_(optimiser)
+                    nn.utils.clip_grad_norm_(net.parameters(), settings.clip)
+                scaler.step(optimiser)
+                scaler.update()
+                optimiser.zero_grad()
+                total += loss.detach() * len(labels)  # on the device: nothing waits for it
+                seen, steps = seen + len(labels), steps + 1
+    mean_loss = float(total) / seen
+    return FitReport(mean_loss, len(data), steps, time.perf_counter() - started)
+
+
+def _optimiser(net: nn.Module, settings: TrainSettings, round: int) -> Any:
+    rate = learning_rate(settings, round)
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(net.parameters(), rate, weight_decay=settings.weight_decay)
+    return SGD(net.parameters(), rate, settings)
+
+
+def _batches(
+    data: Examples, settings: TrainSettings, order: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """One epoch without batches of one, whose variance batch norm cannot take.
+
+    A lone last example is left out, another one each epoch. Where there is nothing but lone
+    examples, each is served twice: the mean loss and the batch's statistics stay what they are.
+    """
+    only_lone = len(data) == 1 or settings.batch_size == 1
+    for inputs, labels in data.batches(
+        settings.batch_size, shuffle=True, augment=settings.augment, generator=order
+    ):
+        if len(labels) > 1:
+            yield inputs, labels
+        elif only_lone:
+            yield torch.cat((inputs, inputs)), labels.repeat(2)
+
+
+@contextmanager
+def _chance_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Draw from the seed in layers such as dropout, and leave the process's own chance alone."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

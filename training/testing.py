@@ -1,0 +1,104 @@
+"""How good each exit is on given data, and the statistics that static batch norm needs for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from data.examples import Examples
+from models.frozen import freeze, needs_statistics
+from models.layers import StaticBatchNorm2d
+from models.registry import SlicedNetwork
+from models.slicing import is_running_statistic
+from protocol.settings import TrainSettings
+from training.devices import resident
+from training.placement import Placement
+
+LARGEST_BATCH = 256
+
+
+@dataclass(frozen=True)
+class ExitReport:
+    """The quality of one exit."""
+
+    loss: float
+    accuracy: float
+    examples: int
+
+
+def evaluate(net: SlicedNetwork, data: Examples, settings: TrainSettings) -> list[ExitReport]:
+    """One report for each exit held, in order; none if there are no examples."""
+    place = Placement.of(settings, net)
+    net.to(place.device).eval()
+    losses, hits = [], []
+    with torch.inference_mode():
+        for inputs, labels in evaluation_batches(resident(data, place.device)):
+            answers = torch.stack(place.logits(net, inputs))  # [exits, batch, classes]
+            repeated = labels.expand(len(answers), -1)
+            each = F.cross_entropy(answers.transpose(1, 2), repeated, reduction="none")
+            losses.append(each.sum(1))
+            hits.append((answers.argmax(2) == repeated).sum(1))
+    if not losses:
+        return []
+    loss = torch.stack(losses).cpu().double().sum(0) / len(data)
+    accuracy = torch.stack(hits).cpu().double().sum(0) / len(data)
+    pairs = zip(loss.tolist(), accuracy.tolist(), strict=True)
+    return [ExitReport(*pair, examples=len(data)) for pair in pairs]
+
+
+def with_own_statistics(
+    net: SlicedNetwork, data: Examples, settings: TrainSettings
+) -> SlicedNetwork:
+    """The network with batch norm's statistics fixed over this data, where it has none.
+
+    A client tests on few examples, which do not tell by themselves what all inputs look like.
+    """
+    if not needs_statistics(net) or not len(data):
+        return net
+    return _frozen_over(net, data, settings)
+
+
+def gather_statistics(
+    net: SlicedNetwork, data: Examples, settings: TrainSettings
+) -> tuple[dict[str, Tensor], int]:
+    """This client's statistics for each static batch norm of the network, and its examples.
+
+    They are gathered in test mode, so that they are of what they will be used on: without
+    HeteroFL's scaler.
+    """
+    if not any(isinstance(module, StaticBatchNorm2d) for module in net.modules()):
+        raise ValueError("the network has no static batch norm: build it with norm='bn-static'")
+    if len(data) < 2:
+        raise ValueError(f"{len(data)} examples are too few for statistics: expected at least 2")
+    buffers = _frozen_over(net, data, settings).state_dict()
+    statistics = {name: t.cpu() for name, t in buffers.items() if is_running_statistic(name)}
+    return statistics, len(data)
+
+
+def _frozen_over(net: SlicedNetwork, data: Examples, settings: TrainSettings) -> SlicedNetwork:
+    place = Placement.of(settings, net)
+    batches = evaluation_batches(resident(data, place.device))
+    return freeze(net.to(place.device), (inputs for inputs, _ in batches))
+
+
+def evaluation_batches(data: Examples) -> Iterator[tuple[Tensor, Tensor]]:
+    """The data in one fixed order, in batches of a fixed size, none of them tiny.
+
+    Batch norm without running statistics judges an image by its batch, at test time too. So the
+    order is mixed, lest files sorted by class make batches of one class; it and the size depend
+    on the number of examples alone, so all who evaluate the same data get the same result.
+    """
+    order = torch.Generator().manual_seed(0)
+    return data.batches(_batch_size(len(data)), shuffle=True, generator=order)
+
+
+def _batch_size(examples: int) -> int:
+    """Of the sizes over half of the largest, the one whose last batch is fullest."""
+    if examples <= LARGEST_BATCH:
+        return max(1, examples)
+    sizes = range(LARGEST_BATCH, LARGEST_BATCH // 2, -1)
+    return min(sizes, key=lambda size: -examples % size)
