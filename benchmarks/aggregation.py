@@ -11,6 +11,7 @@ import torch
 from benchmarks.timing import medians
 from models import Slice, build, extract, slice_map
 from strategies.aggregation.nested_mean import NestedMean
+from strategies.aggregation.update import Update
 
 WIDTHS = (1.0, 0.5, 0.25, 0.125)
 CLIENTS = 20
@@ -31,7 +32,7 @@ def main() -> None:
 
     def fold() -> None:
         for reply, mapping in zip(replies, maps, strict=True):
-            mean.add(reply, mapping)
+            mean.add(Update(reply, mapping))
 
     size = 4 * values
     print(f"{CLIENTS} clients, widths {WIDTHS}, {size / 1e6:.0f} MB of float32")

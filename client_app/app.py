@@ -7,13 +7,14 @@ from dataclasses import replace
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from client_app.memory import recall, remember
 from data.clients import ClientData, client_data, device_data
 from models.registry import SlicedNetwork
 from protocol.arrays import pack, unpack
 from protocol.records import Evaluation, Profile, Trained, Work
+from strategies.registry import method
 from training.devices import choose_device, set_threads
 from training.fitting import fit
-from training.losses import objective
 from training.networks import form_of, load_network
 from training.testing import evaluate, gather_statistics, with_own_statistics
 
@@ -37,19 +38,17 @@ def introduce(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train the slice on this device's data and send it back."""
+    """Train the slice on this device's data, as its method says, and send it back."""
     work, net = received(message)
-    data = own_data(work, context).train
-    minimised = objective(
-        work.objective,
-        data.labels,
-        work.task.num_classes,
-        work.round,
-        **work.objective_settings,
-    )
-    report = fit(net, data, minimised, work.train, work.round, work.seed)
-    trained = Trained(report.examples, report.loss, report.seconds)
-    content = RecordDict({"arrays": pack(net.state_dict()), "metrics": trained.record()})
+    data, chosen = own_data(work, context).train, method(work.method)
+    memory = recall(work.recall)
+    training = chosen.Training(chosen.Settings(**work.settings), work, data, memory or {})
+    training.begin(net)
+    report = fit(net, data, training.loss, work.train, work.round, work.seed)
+    state = training.reply(net)
+    remember(work.recall, work.round, training.memory)
+    trained = Trained(report.examples, report.loss, report.seconds, forgot=memory is None)
+    content = RecordDict({"arrays": pack(state), "metrics": trained.record()})
     return Message(content, reply_to=message)
 
 

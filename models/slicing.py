@@ -138,6 +138,8 @@ class Region:
     axes: tuple[Index, ...]
     shape: tuple[int, ...]
     dtype: torch.dtype
+    banked: bool = False
+    """Whether it is a bank's own, rather than part of the full network."""
 
     def of(self, tensor: Tensor) -> Tensor:
         """The part of the global tensor, as a contiguous copy."""
@@ -197,29 +199,29 @@ def slice_map(
     full: nn.Module,
     part: nn.Module,
     window: Window = PREFIX,
-    bank: str | None = None,
-    private: Callable[[str], bool] = is_running_statistic,
+    bank_of: Callable[[str], str | None] | None = None,
 ) -> SliceMap:
     """Find each tensor of `part` in `full`, from names and shapes (both may be on `meta`).
 
-    Tensors that `private` names are not shared between levels: they live, whole, in the global
-    state under `name@bank`, one bank a level. Without a bank a private tensor must be uncut.
+    Tensors for which `bank_of` names a bank are not shared with other slices: they live, whole, in
+    the global state under `name@bank`. Without any banks, batch norm's statistics must be uncut.
     """
     whole, parts = full.state_dict(), _axis_parts(full)
     cut, cut_parts = part.state_dict(), _axis_parts(part)
     regions = {}
     for name, tensor in cut.items():
         shape = tuple(tensor.shape)
-        if private(name) and bank is not None:
+        bank = bank_of(name) if bank_of else None
+        if bank is not None:
             axes: tuple[Index, ...] = tuple(slice(0, k) for k in shape)
-            regions[name] = Region(f"{name}@{bank}", shape, axes, shape, tensor.dtype)
+            regions[name] = Region(f"{name}@{bank}", shape, axes, shape, tensor.dtype, True)
             continue
         if name not in whole:
             raise SliceError(f"{name} {shape} of the slice is not in the full network")
         outer = tuple(whole[name].shape)
         if len(outer) != len(shape) or any(k > n for n, k in zip(outer, shape, strict=True)):
             raise SliceError(f"{name}: sliced shape {shape} does not fit in full shape {outer}")
-        if private(name) and outer != shape:
+        if bank_of is None and outer != shape and is_running_statistic(name):
             raise SliceError(
                 f"{name}: {shape} of {outer}: statistics of one width are not part of another's; "
                 "give slice_map a bank to keep them per level"

@@ -7,6 +7,7 @@ What the server reads of a reply is here: `Profile.read`, `Trained.read`, `Evalu
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
@@ -50,6 +51,26 @@ class OtherCodeError(ProtocolError):
 
 
 @dataclass(frozen=True)
+class Recall:
+    """The memory that a client's round starts from: what it kept after an earlier one."""
+
+    run: str
+    """Tells this run from all others."""
+    client: int
+    round: int = 0
+    """The last round of which the server took this client's reply; 0 starts afresh."""
+    keep: int = 2
+    """How many of its memories a client keeps: a resumed run may go back some rounds."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9a-z]{1,64}", text(self.run, "run", 64)):
+            raise ProtocolError(f"run is {shown(self.run)}: expected small letters and digits")
+        whole(self.client, "client", 0, MOST_CLIENTS)
+        whole(self.round, "round")
+        whole(self.keep, "keep", 2)
+
+
+@dataclass(frozen=True)
 class Work:
     """What the server asks of a client besides the weights."""
 
@@ -57,8 +78,14 @@ class Work:
     slice: Slice
     dataset: DatasetSpec
     train: TrainSettings
-    objective: str = "cross-entropy"
-    objective_settings: Mapping[str, Any] = field(default_factory=dict)
+    method: str = ""
+    """The method whose client half does it; none for a question that needs none."""
+    settings: Any = field(default_factory=dict)
+    """The method's own: its dataclass where they are sent, their names and values where read."""
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """What the method tells this client in this round."""
+    recall: Recall | None = None
+    """Where the method's clients remember something from round to round."""
     round: int = 1
     seed: int = 0
     """Of this client in this round."""
@@ -83,6 +110,7 @@ class Work:
                 "slice": Slice(**fields["slice"]),
                 "dataset": DatasetSpec(**fields["dataset"]),
                 "train": TrainSettings(**fields["train"]),
+                "recall": Recall(**fields["recall"]) if "recall" in fields else None,
             }
         )
 
@@ -149,22 +177,30 @@ class Trained:
     examples: int
     loss: float
     seconds: float
+    forgot: bool = False
+    """Whether the client has lost what it should remember, and started afresh."""
 
     def record(self) -> MetricRecord:
-        return MetricRecord(
+        record = MetricRecord(
             {"num-examples": self.examples, "loss": self.loss, "seconds": self.seconds}
         )
+        if self.forgot:
+            record["forgot"] = 1
+        return record
 
     @classmethod
     def read(cls, content: RecordDict) -> Trained:
         """A client's report of its training; anything else is a ProtocolError."""
         with reading("a report"):
             metrics = _record(content, METRICS, MetricRecord)
-            check_names(metrics, ("num-examples", "loss", "seconds"), METRICS)
+            forgot = "forgot" in metrics
+            expected = ("num-examples", "loss", "seconds", *(["forgot"] if forgot else []))
+            check_names(metrics, expected, METRICS)
             return cls(
                 whole(metrics["num-examples"], "num-examples"),
                 number(metrics["loss"], "loss"),
                 within(metrics["seconds"], "seconds", 0, MOST),
+                forgot,
             )
 
 
@@ -268,13 +304,14 @@ def _expand(packed: bytes) -> str:
 
 def _changed(value: Any) -> Any:
     """A dataclass as a dictionary of the fields that are not as by default."""
-    if not is_dataclass(value):
+    if not is_dataclass(value) or isinstance(value, type):
         return value
-    return {
-        field.name: _changed(own)
-        for field in fields(value)
-        if (own := getattr(value, field.name)) != field.default or field.default is MISSING
+    usual = {
+        own.name: own.default if own.default_factory is MISSING else own.default_factory()
+        for own in fields(value)
     }
+    given = {field.name: getattr(value, field.name) for field in fields(value)}
+    return {name: _changed(own) for name, own in given.items() if own != usual[name]}
 
 
 def _tuples(value: Any) -> Any:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
+from uuid import uuid4
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from data.clients import global_test
-from models.task import Task
+from models import State
 from protocol.records import Evaluation
 from server_app.config.checkout import start_of_paths
 from server_app.config.composing import Config, compose, seen_from
@@ -23,9 +24,10 @@ from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
 from strategies.base import NestedStrategy
-from strategies.federation import Federation
-from strategies.levels.planning import Split
-from strategies.registry import strategy
+from strategies.method_settings import LevelSettings
+from strategies.registry import method
+from strategies.rounds.evaluation import Evaluate
+from strategies.rounds.observer import Observer
 from training.testing import evaluate
 
 app = ServerApp()
@@ -48,13 +50,15 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, config: Config, directory: Path | None = None) -> NestedStrategy:
     """All rounds, or those that are left of a resumed run; a new one's record in `directory`."""
     start = checkpoint.load(Path(config.resume)) if config.resume else None
+    config = replace(config, run_id=config.run_id or uuid4().hex)
     with (
         RunRecord.resume(config, start) if start else RunRecord.create(config, directory)
     ) as record:
         log.info("This run's directory is %s", record.directory)
         recorder = Recorder(record, config)
-        chosen = strategy(config.strategy.name)
-        federated = chosen(federation(config), evaluator(config), recorder)
+        place = config.model.weights if not start else None
+        weights = read_weights(place) if place else None
+        federated = strategy_of(config, evaluator(config), recorder, weights)
         recorder.strategy = federated
         if start:
             federated.load_state_dict(start.tensors)
@@ -70,51 +74,20 @@ def run(grid: Grid, config: Config, directory: Path | None = None) -> NestedStra
     return federated
 
 
-def federation(config: Config) -> Federation:
-    """The strategy's part of the config."""
-    weights = config.model.weights
-    return Federation(
-        task=Task(
-            config.model.name,
-            config.dataset.facts.num_classes,
-            options=tuple(sorted(config.model.options.items())),
-            **config.dataset.input_shape,
-        ),
-        dataset=config.dataset,
-        train=replace(config.train, rounds=config.rounds),
-        weights=read_weights(weights) if weights and not config.resume else None,
-        budgets=config.fleet.budgets,
-        tier_of=lambda client, clients: replace(config.fleet, clients=clients).tier_of(client),
-        ratios=config.strategy.ratios,
-        widths=config.strategy.widths,
-        splits=tuple(Split(int(depth), width) for depth, width in config.strategy.splits or ())
-        or None,
-        cost=config.strategy.cost,
-        tolerance=config.strategy.tolerance,
-        rounding=config.strategy.rounding,
-        levels=config.strategy.levels,
-        window_kind=config.strategy.window,
-        objective=config.strategy.objective,
-        objective_settings=config.strategy.objective_settings,
-        seed=config.seed,
-        rounds=config.rounds,
-        clients_per_round=config.clients_per_round,
-        clients=config.fleet.clients,
-        window=config.window,
-        deadline=config.deadline,
-        min_replies=config.min_replies,
-        missing_levels=config.missing_levels,
-        weighting=config.weighting,
-        max_examples=config.max_examples,
-        max_update=config.max_update,
-        evaluate_every=config.evaluate.every,
-        evaluate_clients_every=config.evaluate.clients_every,
-        statistics=config.evaluate.statistics,
-    )
+def strategy_of(
+    config: Config,
+    evaluate: Evaluate | None = None,
+    observer: Observer | None = None,
+    weights: State | None = None,
+) -> NestedStrategy:
+    """Return the strategy that a config asks for."""
+    chosen = method(config.strategy.name)
+    settings = cast(LevelSettings, config.strategy)
+    return chosen(config, settings, evaluate, observer, weights)
 
 
-def evaluator(config: Config) -> Callable[[nn.Module], Evaluation]:
-    """Evaluates a network on the global test set, which nobody trains on."""
+def evaluator(config: Config) -> Evaluate:
+    """Return what tests a network on the global test set, which nobody trains on."""
     data, settings = global_test(config.dataset), config.train
 
     def evaluated(net: nn.Module) -> Evaluation:

@@ -1,22 +1,24 @@
-"""What a run of a strategy is given, and what it tells of itself."""
+"""What a run of any method is given: task, data, fleet, and the rhythm of its rounds."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, Literal
 
 from data.spec import DatasetSpec
-from models import Slice, State, Task
-from models.slicing import Rounding, WindowKind
+from models import Slice, Task, family
 from protocol.records import Work
 from protocol.settings import StatisticsKind, TrainSettings
+from strategies.aggregation.aggregators import AggregationConfig
 from strategies.aggregation.bounds import UpdateBounds
-from strategies.levels.cost import CostKind
-from strategies.levels.planning import Level, Split
-from strategies.rounds.enrolment import Client
+
+Weighting = Literal["uniform", "examples"]
+MissingLevels = Literal["stop", "warn"]
 
 DEFAULT_SHARE = 0.5
 """Of the clients who have come, where `min_replies` names no other."""
@@ -27,65 +29,184 @@ class FederationError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Federation:
-    """What a run is given: the task, its data, the plan's settings, and the rhythm of rounds."""
+class ModelConfig:
+    """A registered network, and the options that its family takes."""
 
-    task: Task
-    dataset: DatasetSpec
-    train: TrainSettings
-    budgets: tuple[float, ...]
-    """Of the fleet's tiers, as shares of the full model, the smallest first."""
-    tier_of: Callable[[int, int], int]
-    """The tier of client number i of n, where its device does not say what it affords."""
-    ratios: tuple[float, ...] | None = None
-    """What the levels may cost. Levels can also be given by `widths` or by `splits`; where nothing
-    is given they follow from what the clients afford."""
-    widths: tuple[float, ...] | None = None
-    splits: tuple[Split, ...] | None = None
-    levels: int | None = None
-    """Into how many levels clients are sorted by what they afford; None finds a number."""
-    cost: CostKind = "parameters"
-    tolerance: float = 0.1
-    weights: State | None = None
-    """Pre-trained, of the full network, to start from; None starts from chance."""
-    rounding: Rounding = "floor"
-    window_kind: WindowKind = "prefix"
-    """Which channels a slice keeps, where the method leaves that open."""
-    objective: str = "cross-entropy"
-    objective_settings: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "resnet20"
+    weights: str | None = None
+    """Pre-trained weights to start from: a file, a folder, `hub:NAME` or `package:NAME`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        chosen = {key: value for key, value in self.options.items() if value is not None}
+        object.__setattr__(self, "options", chosen)
+
+    def task(self, data: DatasetSpec) -> Task:
+        """Return the network for a data set."""
+        options = tuple(sorted(self.options.items()))
+        return Task(self.name, data.facts.num_classes, options=options, **data.input_shape)
+
+    def check(self, data: DatasetSpec) -> None:
+        """Raise `ValueError` if there is no such network, by building it without memory."""
+        found = family(self.name)
+        if found.reads != data.holds:
+            raise ValueError(
+                f"{self.name} reads {found.reads}, but the data set {data.name} holds {data.holds}"
+            )
+        everything = Slice(exits=tuple(range(1, found.units + 1)))
+        self.task(data).build(everything, device="meta")
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Clients of one kind."""
+
+    budget: float
+    """What they can hold, as a share of the full model's cost."""
+    clients: int
+
+
+@dataclass(frozen=True)
+class FleetConfig:
+    """The clients, and what each can hold where its device does not say."""
+
+    clients: int = 10
+    budgets: tuple[float, ...] = (1.0,)
+    """Of the tiers, as shares of the full model, the smallest first."""
+    shares: tuple[float, ...] = (1.0,)
+    """How many of the clients are in each tier, relative to the others."""
+
+    def __post_init__(self) -> None:
+        check_least(self, 1, "clients")
+        if not rises_to_one((*self.budgets, 1.0)):
+            raise ValueError(
+                f"budgets are {list(self.budgets)}: expected to rise from above 0 to 1"
+            )
+        if len(self.shares) != len(self.budgets):
+            raise ValueError(f"{len(self.shares)} shares, but {len(self.budgets)} budgets")
+        if min(self.shares) < 0 or sum(self.shares) == 0:
+            raise ValueError(f"shares are {list(self.shares)}: expected 0 or more, not all 0")
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The clients divided by the shares, to within one client; few go where they do most."""
+        total = sum(self.shares)
+        ends = [round(self.clients * end / total) for end in accumulate(self.shares)]
+        counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        wanted = [tier for tier, share in enumerate(self.shares) if share > 0]
+        if self.clients < len(wanted):
+            # One each: the largest tier, the smallest, then those between, the smaller first.
+            served = [wanted[-1], *wanted[:-1]][: self.clients]
+            counts = [int(tier in served) for tier in range(len(self.shares))]
+        return tuple(Tier(b, n) for b, n in zip(self.budgets, counts, strict=True))
+
+    def tier_of(self, client: int, clients: int | None = None) -> int:
+        """Return the tier of a client, counted from 0: the first clients are the smallest.
+
+        It is one of `clients`, or of the fleet's own number of them.
+        """
+        fleet = self if clients is None else replace(self, clients=clients)
+        ends = accumulate(tier.clients for tier in fleet.tiers)
+        return next(tier for tier, end in enumerate(ends) if client < end)
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Rounds between evaluations on the server, and on the clients; 0 is after the last alone."""
+
+    every: int = 1
+    clients_every: int = 0
+    statistics: StatisticsKind = "own"
+    """What clients' tests normalise by, where the network keeps no statistics."""
+
+    def __post_init__(self) -> None:
+        check_least(self, 0, "every", "clients_every")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """Rounds between checkpoints, and how many are kept."""
+
+    every: int = 1
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        check_least(self, 1, "every", "keep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """All that the rounds depend on besides the method and its own settings."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    dataset: DatasetSpec = field(default_factory=DatasetSpec)
+    fleet: FleetConfig = field(default_factory=FleetConfig)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    aggregation: AggregationConfig = field(default_factory=AggregationConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     seed: int = 0
     rounds: int = 10
     clients_per_round: int = 10
-    clients: int = 10
-    """How many clients to wait for before the first round."""
-    window: int = 16
+    in_flight: int = 16
+    """Messages that are under way at a time."""
     deadline: float = 0.0
+    """Seconds that a round may take; 0 waits for all replies."""
     min_replies: float | None = None
     """The share of a round's clients that must be there and answer; None is half of whoever is."""
-    missing_levels: Literal["stop", "warn"] = "stop"
+    missing_levels: MissingLevels = "stop"
     """What a run does where no device affords the full model, by its own word, or where it was
     resumed and a level has lost all its clients."""
-    weighting: Literal["uniform", "examples"] = "uniform"
+    weighting: Weighting = "uniform"
     max_examples: int = 10**8
     """That a client may say it has."""
     max_update: UpdateBounds = field(default_factory=UpdateBounds)
-    evaluate_every: int = 1
-    """Rounds between evaluations on the server; 0 is after the last alone."""
-    evaluate_clients_every: int = 0
-    statistics: StatisticsKind = "own"
-    """What a client's test normalises by, where the network has no statistics of its own."""
+    run_id: str | None = None
+    """Tells this run from all others, also after it was resumed; made when it starts."""
+
+    def __post_init__(self) -> None:
+        check_least(self, 1, "rounds", "clients_per_round", "in_flight")
+        check_least(self, 0, "seed", "deadline")
+        if not 1 <= self.max_examples <= 2**30:
+            raise ValueError(f"max_examples is {self.max_examples}: expected 1 to 2^30")
+        if self.min_replies is not None and not 0 < self.min_replies <= 1:
+            raise ValueError(f"min_replies is {self.min_replies}: expected above 0, to 1")
+        if self.clients_per_round > self.fleet.clients:
+            raise ValueError(
+                f"clients_per_round is {self.clients_per_round}, "
+                f"but the fleet has {self.fleet.clients} clients"
+            )
+        if self.dataset.clients != self.fleet.clients:
+            raise ValueError(
+                f"dataset.clients is {self.dataset.clients}, "
+                f"but the fleet has {self.fleet.clients} clients"
+            )
+        with named("model"):
+            self.model.check(self.dataset)
+        with named("aggregation"):
+            self.aggregation.check()
+
+    @cached_property
+    def task(self) -> Task:
+        """The full network, and the shape of its data."""
+        return self.model.task(self.dataset)
 
     def query(self) -> Work:
-        """What a client is asked before the first round: to look at its data and at itself."""
-        return Work(self.task, Slice(), self.dataset, self.train)
+        """Return what a client is asked before the first round: to look at its data and itself."""
+        return Work(self.task, Slice(), self.dataset, self.local_train)
+
+    @property
+    def local_train(self) -> TrainSettings:
+        """How clients train: schedules end with the run."""
+        return replace(self.train, rounds=self.rounds)
 
     def needed(self, asked: int) -> int:
-        """How many of those asked must give a usable reply."""
+        """Return how many of those asked must give a usable reply."""
         share = DEFAULT_SHARE if self.min_replies is None else self.min_replies
         return max(1, math.ceil(share * asked))
 
     def required(self, clients: int) -> int:
-        """How many clients must be there for a round, of a run that has so many.
+        """Return how many clients must be there for a round, of a run that has so many.
 
         A share that was named is of the clients that were asked for, whether they came or not.
         """
@@ -93,94 +214,32 @@ class Federation:
             return self.needed(min(self.clients_per_round, clients))
         return self.needed(self.clients_per_round)
 
-
-class Observer:
-    """What is told of a run as it goes; does nothing by itself."""
-
-    def started(self, levels: Sequence[Level], clients: Mapping[int, Client]) -> None: ...
-    def replied(self, round: int, done: int, of: int) -> None: ...
-    def finished_round(self, metrics: Mapping[str, Any]) -> None: ...
-
-
-@dataclass
-class SliceTally:
-    """What came of one level's messages in a round."""
-
-    replied: int = 0
-    down: int = 0
-    up: int = 0
-    seconds: float = 0.0
-    """That the slowest client trained."""
+    def evaluations_due(self, round: int) -> set[Literal["server", "clients"]]:
+        """Return who tests after a round; after the last one all do that can."""
+        every: dict[Literal["server", "clients"], int] = {"server": self.evaluate.every}
+        if self.dataset.test > 0:
+            every["clients"] = self.evaluate.clients_every
+        last = round == self.rounds
+        return {who for who, rounds in every.items() if last or (rounds and round % rounds == 0)}
 
 
-@dataclass
-class AskTally:
-    """What came of a question to all clients, such as a test, in a round."""
-
-    asked: int = 0
-    answered: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
-    problems: dict[int, str] = field(default_factory=dict)
-    """What was wrong with a client's answer, or why there was none."""
-    down: int = 0
-    up: int = 0
-
-    def fail(self, client: int, reason: str, detail: str) -> None:
-        """Count a client that did not answer."""
-        self.failed[reason] += 1
-        self.problems[client] = f"{reason} {detail}".strip()
-
-    def refuse(self, client: int, reason: str, detail: str) -> None:
-        """Count an answer that cannot be used."""
-        self.refused[reason] += 1
-        self.problems[client] = detail
+@contextmanager
+def named(part: str) -> Iterator[None]:
+    """Say which part of the settings a `ValueError` is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{part}: {error}") from error
 
 
-@dataclass
-class Tally:
-    """What came of one round's messages."""
-
-    sampled: int
-    done: int = 0
-    accepted: int = 0
-    loss: float = 0.0
-    slices: dict[int, SliceTally] = field(default_factory=lambda: defaultdict(SliceTally))
-    """By level."""
-    refused: Counter[str] = field(default_factory=Counter)
-    failed: Counter[str] = field(default_factory=Counter)
-    details: dict[str, str] = field(default_factory=dict)
-    problems: dict[int, str] = field(default_factory=dict)
-    """What was wrong with a client's reply, or why there was none."""
-    asked: dict[str, AskTally] = field(default_factory=lambda: defaultdict(AskTally))
-    """By what was asked besides training."""
-
-    def metrics(self) -> dict[str, Any]:
-        return {
-            "clients": {
-                "sampled": self.sampled,
-                "replied": self.accepted,
-                "refused": dict(self.refused),
-                "failed": dict(self.failed),
-                "problems": _by_number(self.problems),
-            },
-            "bytes": {
-                "down": sum(part.down for part in self.slices.values()),
-                "up": sum(part.up for part in self.slices.values()),
-            },
-            "slices": {str(level): asdict(self.slices[level]) for level in sorted(self.slices)},
-            "asked": {
-                what: {
-                    **vars(tally),
-                    "failed": dict(tally.failed),
-                    "refused": dict(tally.refused),
-                    "problems": _by_number(tally.problems),
-                }
-                for what, tally in sorted(self.asked.items())
-            },
-            "train": {"loss": self.loss / self.accepted if self.accepted else None},
-        }
+def rises_to_one(shares: tuple[float, ...]) -> bool:
+    """Return whether shares rise from above 0 to 1."""
+    return bool(shares) and list(shares) == sorted(shares) and shares[0] > 0 and shares[-1] == 1
 
 
-def _by_number(problems: Mapping[int, str]) -> dict[str, str]:
-    return {str(client): problem for client, problem in sorted(problems.items())}
+def check_least(settings: object, least: int, *names: str) -> None:
+    """Raise `ValueError` for the first of these settings that is less."""
+    for name in names:
+        if getattr(settings, name) < least:
+            expected = f"at least {least}" if least else "0 or more"
+            raise ValueError(f"{name} is {getattr(settings, name)}: expected {expected}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +15,11 @@ from data.examples import Examples
 from models.registry import SlicedNetwork
 from protocol.settings import TrainSettings, learning_rate
 from training.devices import resident
-from training.losses import Objective
-from training.placement import Placement
+from training.placement import PlacedNetwork, Placement
 from training.sgd import SGD
+
+Loss = Callable[[PlacedNetwork, Tensor, Tensor], Tensor]
+"""Of a network, a batch of inputs and their labels: what is minimised."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class FitReport:
     """What local training did."""
 
     loss: float
-    """The objective's mean over all examples of all epochs, each before its own step."""
+    """The mean over all examples of all epochs, each before its own step."""
     examples: int
     """The examples that the client has to train on: its weight in an average."""
     batches: int
@@ -35,7 +37,7 @@ class FitReport:
 def fit(
     net: SlicedNetwork,
     data: Examples,
-    objective: Objective,
+    loss_of: Loss,
     settings: TrainSettings,
     round: int,
     seed: int,
@@ -46,7 +48,7 @@ def fit(
     started = time.perf_counter()
     place = Placement.of(settings, net)
     net.to(place.device).train()
-    run = torch.compile(net) if settings.compile else net
+    placed = PlacedNetwork(net, place, torch.compile(net) if settings.compile else net)
     optimiser = _optimiser(net, settings, round)
     scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision == torch.float16)
     here = resident(data, place.device)
@@ -55,7 +57,7 @@ def fit(
     with _chance_from(seed, place.device):
         for _ in range(settings.epochs):
             for inputs, labels in _batches(here, settings, order):
-                loss = objective(place.logits(run, inputs), labels)
+                loss = loss_of(placed, inputs, labels)
                 scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 if settings.clip:
                     scaler.unscale_(optimiser)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from models.registry import SlicedNetwork
 from protocol.settings import TrainSettings
 from training.devices import choose_device, choose_precision
 
@@ -31,7 +32,7 @@ class Placement:
         return cls(device, precision, layout or torch.contiguous_format)
 
     def logits(self, net: Callable[[Tensor], list[Tensor]], inputs: Tensor) -> list[Tensor]:
-        """What the network answers at each exit, in float32.
+        """Return what the network answers at each exit, in float32.
 
         Only the images are laid out anew: convolutions follow their input (measured: as fast as
         with weights laid out too), and weights that keep their layout are sent as they are.
@@ -42,6 +43,19 @@ class Placement:
         with torch.autocast(self.device.type, self.precision, enabled=mixed):
             answers = net(inputs)
         return [answer.float() for answer in answers]
+
+
+@dataclass(frozen=True)
+class PlacedNetwork:
+    """A network and where it computes: called with inputs, it returns the logits of each exit."""
+
+    module: SlicedNetwork
+    place: Placement
+    run: Callable[[Tensor], list[Tensor]]
+    """Computes the logits: the module, or what it was compiled to."""
+
+    def __call__(self, inputs: Tensor) -> list[Tensor]:
+        return self.place.logits(self.run, inputs)
 
 
 def _channels_last(settings: TrainSettings, device: torch.device, net: nn.Module) -> bool:

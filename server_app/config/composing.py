@@ -21,9 +21,11 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from server_app.config.keys import copies, keys_by_name, values_by_key
-from server_app.config.settings import Config, ModelConfig
+from server_app.config.settings import Config
 from server_app.config.typed import EXTRA, ConfigError, build, choose_from, reject_unknown
 from server_app.record.files import CONFIG_FILE
+from strategies.federation import ModelConfig
+from strategies.registry import method
 
 __all__ = [
     "Config",
@@ -54,14 +56,15 @@ def compose(overrides: str | Iterable[str] = "") -> Config:
     for override in changed:
         _check_key(base, override.key)
         _set(base, override)
+    _fill_in_what_the_method_asks(base)
     config = _built(base)
     return config if config.resume else _with_the_tokenizer_of_its_weights(config)
 
 
 def _built(base: DictConfig) -> Config:
-    """The checked configuration; a wrong value is told under the key that it was taken from."""
+    """Return the checked configuration; a wrong value is told under the key it was taken from."""
     try:
-        return build(Config, _plain(base))
+        return _checked_config(_plain(base))
     except ConfigError as error:
         for copy, source in copies(base).items():
             part, _, name = copy.rpartition(".")
@@ -69,6 +72,16 @@ def _built(base: DictConfig) -> Config:
             if str(error).startswith(told):
                 raise ConfigError(f"{source} is {str(error).removeprefix(told)}") from error
         raise
+
+
+def _checked_config(values: Mapping[str, Any]) -> Config:
+    """Return the configuration of plain values; the strategy's are its method's own settings."""
+    given = dict(values.get("strategy") or {})
+    try:
+        settings = method(str(given.get("name"))).Settings
+    except ValueError as error:
+        raise ConfigError(f"strategy.name: {error}") from error
+    return build(Config, {**values, "strategy": build(settings, given, "strategy")})
 
 
 def _with_the_tokenizer_of_its_weights(config: Config) -> Config:
@@ -117,13 +130,14 @@ def settings_by_name() -> dict[str, str]:
 def dump(config: Config) -> str:
     """The configuration as YAML, which `load` reads back equal."""
     values = asdict(config)
-    values["model"] |= values["model"].pop(EXTRA)
+    for part in ("model", "aggregation"):
+        values[part] |= values[part].pop(EXTRA)
     return OmegaConf.to_yaml(OmegaConf.create(_lists(values)))
 
 
 def load(file: Path) -> Config:
     """The configuration that a run was started with."""
-    return build(Config, _plain(_read(file)))
+    return _checked_config(_plain(_read(file)))
 
 
 def run_directory(path: Path) -> Path:
@@ -191,19 +205,28 @@ def _composed(chosen: list[_Override]) -> DictConfig:
 
 
 def _complete_model(config: DictConfig) -> None:
-    """Give the model all keys that it has, whether its file names them or not.
-
-    Those that it has not are left out: a strategy asks them of models, such as a kind of norm.
-    """
+    """Give the model all keys that it has, whether its file names them or not."""
     from models import family
 
     settings = {field.name: field.default for field in fields(ModelConfig) if field.name != EXTRA}
     known = settings | dict.fromkeys(family(config.model.name).options)  # null: its own default
     with open_dict(config.model):
-        for name in [str(key) for key in config.model if key not in known]:
-            del config.model[name]
         for name, default in known.items():
             config.model.setdefault(name, default)
+
+
+def _fill_in_what_the_method_asks(config: DictConfig) -> None:
+    """Give the model the norm and the scaler that the method asks for, where it leaves them open.
+
+    A model that has no such choice is told of when the run starts (strategies/rounds/coverage.py).
+    """
+    from models import family
+
+    for option in ("norm", "scaler"):
+        asked = config.strategy.get(option)
+        if option in family(config.model.name).options and config.model.get(option) is None:
+            with open_dict(config.model):
+                config.model[option] = asked
 
 
 def _saved(resume: str, chosen: list[_Override]) -> DictConfig:

@@ -75,6 +75,8 @@ def _checked(hint: Any, value: Any, path: str) -> Any:
             return None
         (hint,) = (choice for choice in get_args(hint) if choice is not NoneType)
     if is_dataclass(hint):
+        if isinstance(value, hint):  # type: ignore[arg-type]
+            return value
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path}: expected settings, got {value!r}")
         return build(hint, value, path)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from server_app.config.composing import Config
@@ -15,10 +15,9 @@ from server_app.record.files import PROGRESS_FILE
 from server_app.record.round_line import round_line
 from server_app.record.run_record import RunRecord
 from strategies.base import NestedStrategy
-from strategies.federation import Observer
-from strategies.levels.planning import Level
-from strategies.rounds.coverage import lacks
+from strategies.rounds.coverage import Coverage
 from strategies.rounds.enrolment import Client
+from strategies.rounds.observer import Observer
 
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
@@ -29,13 +28,13 @@ class Recorder(Observer):
         self.strategy: NestedStrategy | None = None
         self.progress = record.directory / PROGRESS_FILE
 
-    def started(self, levels: Sequence[Level], clients: Mapping[int, Client]) -> None:
+    def started(self, coverage: Coverage, clients: Mapping[int, Client]) -> None:
         partitions = [client.profile.partitions or 0 for client in clients.values()]
-        lacking = lacks(self.strategy) if self.strategy else {}
+        lacking = coverage.lacks
         self._tell(
             event="start",
             rounds=self.config.rounds,
-            levels=len(levels),
+            levels=len(coverage.levels),
             nodes=len(clients),
             partitions=max(partitions) or None,
             **({"lacks": lacking} if lacking else {}),

@@ -7,20 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from torch import nn
-
 from data.spec import DatasetSpec
 from models.layers import StaticBatchNorm2d
 from models.registry import SlicedNetwork
 from models.slicing import Slice
 from models.task import Task
-from protocol.records import Evaluation
 from protocol.settings import TrainSettings
-from server_app.app import federation
+from server_app.app import strategy_of
 from server_app.config.composing import ConfigError, load, run_directory
 from server_app.record import checkpoint
 from server_app.record.files import CONFIG_FILE, PROGRESS_FILE
-from strategies.registry import strategy
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +47,7 @@ def load_level(path: Path, number: int | None = None) -> RestoredLevel:
     directory = run_directory(path)
     saved = checkpoint.load(path)
     config = load(directory / CONFIG_FILE)
-    config = replace(config, model=replace(config.model, weights=None))  # the checkpoint has them
-    trained = strategy(config.strategy.name)(federation(config), _not_here)
+    trained = strategy_of(config)
     trained.load_state_dict(saved.tensors)
     number = trained.levels[-1].number if number is None else number
     levels = {level.number: level for level in trained.levels}
@@ -73,10 +68,6 @@ def load_level(path: Path, number: int | None = None) -> RestoredLevel:
         outdated_statistics=static and "levels" not in saved.state.get("metrics", {}),
         untrained=number in trained.untrained,
     )
-
-
-def _not_here(net: nn.Module) -> Evaluation:
-    raise AssertionError("a restored strategy runs no rounds")
 
 
 def _partitions(progress: Path) -> int | None:

@@ -274,3 +274,22 @@ _QUICK = (_quick, _quick_in_parallel)
 _WIDE = (_wide, _wide_in_parallel)
 _DIVIDE = (_divide, _divide_in_parallel)
 """The loops for one thread, and for several."""
+
+
+@njit(cache=True)
+def measure(before, starts, length, values):  # type: ignore[no-untyped-def]
+    """Return the peak and the sum of squares of what changed, and of what was there before.
+
+    What was no number before counts as 0: whatever a client makes of it is its change.
+    """
+    change, size = np.zeros(2), np.zeros(2)
+    for run in range(starts.size):
+        old = before[starts[run] : starts[run] + length]
+        new = values[run * length : (run + 1) * length]
+        for i in range(length):
+            was = np.float64(old[i]) if np.isfinite(old[i]) else 0.0
+            by = abs(np.float64(new[i]) - was)
+            change[0], size[0] = max(change[0], by), max(size[0], abs(was))
+            change[1] += by * by
+            size[1] += was * was
+    return change, size

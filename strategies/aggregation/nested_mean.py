@@ -15,6 +15,7 @@ from torch import Tensor
 
 from models.slicing import SliceMap, State
 from strategies.aggregation.exact_sums import DIGIT_BITS, ExactSums, digits_of, peak, quotient
+from strategies.aggregation.update import RefusedUpdateError, Update
 
 STEP_BITS = {torch.float64: 100}
 """Floats are summed in steps of 2^-40, double precision in finer ones, integers in ones."""
@@ -24,14 +25,6 @@ LARGEST_FLOAT, LARGEST_INTEGER = 2.0**64, 2.0**53
 """What a value may be: no network has larger ones, and beyond 2^53 doubles skip integers."""
 MAPS_BEFORE_COUNTING = 8
 """Slice maps whose weights are kept aside before they are counted entry by entry."""
-
-
-class RefusedStateError(ValueError):
-    """A client's state that cannot be averaged; the sums are as they were before."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason = reason
 
 
 class NestedMean:
@@ -48,10 +41,11 @@ class NestedMean:
         self._counts: dict[str, ExactSums] = {}
         self._uncounted: dict[SliceMap, int] = {}
 
-    def add(self, state: State, slice_map: SliceMap, weight: float = 1.0) -> None:
-        """Fold in one client's state, or raise `RefusedStateError` and change nothing."""
-        steps = self._weight_steps(weight)
-        check_form(state, slice_map)
+    def add(self, update: Update) -> None:
+        """Fold in one client's state, or raise `RefusedUpdateError` and change nothing."""
+        state, slice_map = update.state, update.map
+        steps = self._weight_steps(update.weight)
+        update.check_form()
         for name in slice_map.regions:
             _check_values(name, state[name])
         digits = digits_of(steps, -2)
@@ -99,7 +93,7 @@ class NestedMean:
     def _weight_steps(self, weight: float) -> int:
         relative = weight / self.unit
         if not 2.0**-30 <= relative <= 2.0**30:
-            raise RefusedStateError(
+            raise RefusedUpdateError(
                 "weight",
                 f"weight {weight} is not within 2^-30 to 2^30 of the unit {self.unit}; "
                 "give NestedMean a typical weight as its unit",
@@ -128,30 +122,14 @@ class NestedMean:
         return mean.to(previous.device, previous.dtype)
 
 
-def check_form(state: State, slice_map: SliceMap) -> None:
-    """Refuse a state with other names, shapes or types than its slice has."""
-    missing = sorted(slice_map.regions.keys() - state.keys())
-    extra = sorted(state.keys() - slice_map.regions.keys())
-    if missing or extra:
-        raise RefusedStateError("names", f"missing {missing}, not expected {extra}")
-    for name, region in slice_map.regions.items():
-        if tuple(state[name].shape) != region.shape:
-            found = tuple(state[name].shape)
-            raise RefusedStateError("shape", f"{name} is {found}, expected {region.shape}")
-        if state[name].dtype != region.dtype:
-            raise RefusedStateError(
-                "dtype", f"{name} is {state[name].dtype}, expected {region.dtype}"
-            )
-
-
 def _check_values(name: str, tensor: Tensor) -> None:
     if tensor.dtype.is_complex:
-        raise RefusedStateError("dtype", f"{name} is {tensor.dtype}: expected real numbers")
+        raise RefusedUpdateError("dtype", f"{name} is {tensor.dtype}: expected real numbers")
     largest = peak(tensor)
     if not math.isfinite(largest):
-        raise RefusedStateError("non-finite", f"{name} holds values up to {largest:g}")
+        raise RefusedUpdateError("non-finite", f"{name} holds values up to {largest:g}")
     if largest > (LARGEST_FLOAT if tensor.dtype.is_floating_point else LARGEST_INTEGER):
-        raise RefusedStateError("too-large", f"{name} holds values up to {largest:g}")
+        raise RefusedUpdateError("too-large", f"{name} holds values up to {largest:g}")
 
 
 def _scale(dtype: torch.dtype) -> float:

@@ -27,15 +27,21 @@ class Split:
 
 @dataclass(frozen=True)
 class Level:
-    """A level of the plan: its split, the slice that its devices hold, and what that costs."""
+    """A slice under the number that reports know it by, and what it costs. It may be any slice."""
 
     number: int
-    split: Split
     slice: Slice
     counted: Slice
     """What its cost counts: the slice, at full depth with the network's own exits. Of the last
     level these alone, as the papers' tables do: it is the network as it was published."""
     cost: Cost
+
+    @property
+    def split(self) -> Split:
+        """The pair of Eq. (1) of a level that the plan has made."""
+        assert self.slice.exits is not None
+        assert isinstance(self.slice.width, float | int)
+        return Split(self.slice.exits[-1], self.slice.width)
 
 
 @dataclass(frozen=True)
@@ -160,7 +166,7 @@ def levels_of(task: Task, splits: Sequence[Split], rounding: Rounding = "floor")
         held = Slice(width=split.width, exits=tuple(sorted(path)), rounding=rounding)
         whole = number == len(splits) and split.depth == task.units
         counted = _own_exits(task) if whole else _counted_exits(task, path)
-        levels.append(_level(task, number, split, held, counted))
+        levels.append(_level(task, number, held, counted))
     return levels
 
 
@@ -168,12 +174,12 @@ def own_exit_only(task: Task, level: Level) -> Level:
     """The level without the exits of the levels below, for methods that do not train them."""
     own = (level.split.depth,)
     held = replace(level.slice, exits=own)
-    return _level(task, level.number, level.split, held, _counted_exits(task, own))
+    return _level(task, level.number, held, _counted_exits(task, own))
 
 
-def _level(task: Task, number: int, split: Split, held: Slice, exits: tuple[int, ...]) -> Level:
+def _level(task: Task, number: int, held: Slice, exits: tuple[int, ...]) -> Level:
     counted = replace(held, exits=exits)
-    return Level(number, split, held, counted, cost(task, counted))
+    return Level(number, held, counted, cost(task, counted))
 
 
 def _counted_exits(task: Task, path: Collection[int]) -> tuple[int, ...]:

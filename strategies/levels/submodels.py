@@ -7,14 +7,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models import PREFIX, Slice, SliceMap, State, Task, Window, extract, slice_map
+from models.loading import network_of
 from models.pretrained import load_pretrained
 from strategies.levels.planning import Level
 
 KEPT_MAPS = 64
 """Where every client has a window of its own, maps are made when they are needed."""
+
+Bank = Callable[[str, Level], str | None]
+"""Of a tensor's name and the level that holds it: the bank that it is kept in, or None if all
+levels share it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,48 +32,48 @@ class Submodel:
     map: SliceMap
 
     @property
-    def number(self) -> int:
-        return self.level.number
+    def exits(self) -> int:
+        """How many answers it gives."""
+        return len(self.level.slice.exits or (1,))
 
 
 class Submodels:
-    """The submodels of all levels; what `private` names is kept in a bank for each level."""
+    """The submodels of a run's levels, cut out of one global state."""
 
-    def __init__(self, task: Task, levels: Sequence[Level], private: Callable[[str], bool]) -> None:
-        self.task, self.private = task, private
-        self.levels = {level.number: level for level in levels}
+    def __init__(self, task: Task, levels: Sequence[Level], bank: Bank) -> None:
+        self.task, self.levels, self.bank = task, levels, bank
         self.whole = global_slice(task, levels)
         self._full = task.build(self.whole, device="meta")
         self.at = lru_cache(maxsize=KEPT_MAPS)(self._at)
 
-    def _at(self, level: int, window: Window = PREFIX) -> Submodel:
-        """A level's submodel; the window says which channels it keeps."""
-        chosen = self.levels[level]
-        part = self.task.build(chosen.slice, device="meta")
-        where = slice_map(self._full, part, window, bank=f"level{level}", private=self.private)
-        return Submodel(chosen, part.state_dict(), where)
+    def _at(self, level: Level, window: Window = PREFIX) -> Submodel:
+        """Return a level's submodel; the window says which channels it keeps."""
+        part = self.task.build(level.slice, device="meta")
+        where = slice_map(self._full, part, window, lambda name: self.bank(name, level))
+        return Submodel(level, part.state_dict(), where)
 
-    def initial_state(self, seed: int, weights: State | None = None) -> dict[str, Tensor]:
-        """The full network's first weights, and in each bank the part that its level holds.
+    def network(self, submodel: Submodel, state: State) -> nn.Module:
+        """Return a submodel's network with its part of the global state."""
+        return network_of(self.task, submodel.level.slice, extract(state, submodel.map))
 
-        They are drawn, or pre-trained, but for the heads.
-        """
+    def first_weights(self, seed: int, weights: State | None = None) -> dict[str, Tensor]:
+        """Return the full network's first weights: drawn, or pre-trained, but for the heads."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             full = self.task.build(self.whole)
         if weights is not None:
             load_pretrained(self.task, full, weights)
-        state = {name: tensor.clone() for name, tensor in full.state_dict().items()}
-        for level in self.levels.values():
-            part = self.task.build(level.slice, device="meta")
-            first = extract(full.state_dict(), slice_map(full, part, private=lambda name: False))
-            for name, region in self.at(level.number).map.regions.items():
-                if region.source != name:
-                    state[region.source] = first[name]
-        return state
+        return {name: tensor.clone() for name, tensor in full.state_dict().items()}
+
+    def banks_as_cut(self, level: Level, full: State) -> dict[str, Tensor]:
+        """Return what a level's banks start from: the part that it holds of the full network."""
+        part = self.task.build(level.slice, device="meta")
+        first = extract(full, slice_map(self._full, part, bank_of=lambda name: None))
+        regions = self.at(level).map.regions
+        return {region.source: first[name] for name, region in regions.items() if region.banked}
 
 
 def global_slice(task: Task, levels: Iterable[Level]) -> Slice:
-    """The whole network, with an exit wherever a level has one."""
+    """Return the whole network, with an exit wherever a level has one."""
     exits = {unit for level in levels for unit in level.slice.exits or ()}
     return Slice(exits=tuple(sorted(exits | {task.units})))

@@ -1,10 +1,26 @@
-"""Decoupled: one FedAvg for each level; levels share nothing."""
+"""Decoupled, a baseline of ScaleFL's: one FedAvg for each level; levels share nothing."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from strategies.base import NestedStrategy
+from strategies.levels.planning import Level
+from strategies.method_settings import LevelSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoupledSettings(LevelSettings):
+    """Decoupled's settings: how levels are made."""
+
+    name: str = "decoupled"
 
 
 class Decoupled(NestedStrategy):
-    def private(self, name: str) -> bool:
-        return True
+    """The server half."""
+
+    Settings = DecoupledSettings
+
+    def bank(self, name: str, level: Level) -> str | None:
+        """Return the level's own bank for every tensor."""
+        return f"level{level.number}"

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from strategies.base import NestedStrategy
 from strategies.levels.planning import Level
+from strategies.method_settings import LevelSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgSettings(LevelSettings):
+    """FedAvg's settings: how levels are made. `ratios=[1]` trains the full model."""
+
+    name: str = "fedavg"
 
 
 class FedAvg(NestedStrategy):
+    """The server half."""
+
+    Settings = FedAvgSettings
+
     def plan(self) -> list[Level]:
+        """Return the smallest level alone: what everyone affords."""
         return super().plan()[:1]

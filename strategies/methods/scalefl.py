@@ -1,25 +1,118 @@
-"""ScaleFL (Ilhan et al., CVPR 2023): levels of depth and width, distilled from the last exit.
+"""ScaleFL (Ilhan, Su, Liu: "ScaleFL", CVPR 2023): levels of depth and width, distilled.
 
-The split of Eq. (1) is the plan's, the aggregation of Algorithm 3 is the base's nested mean, and
-the loss of Eq. (5) is the objective `self-distillation` (conf/strategy/scalefl.yaml). What is its
-own: a level holds and trains the exits of the levels below it, and clients may keep other
-channels than the first.
+- Levels are split by Eq. (1) (`strategies/levels/planning.py`): each is a network up to an early
+  exit, narrower, and it holds and trains the exits of the levels below it.
+- Clients minimise Eq. (5): the cross-entropy of each exit, and what it may learn from the last.
+- The server averages what overlaps (Algorithm 3), which is the base's nested mean.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import Literal
+
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from models import Window
 from strategies.base import NestedStrategy
+from strategies.federation import Federation
+from strategies.method_settings import LevelSettings
+from training.local_training import LocalTraining
+from training.losses import kl_divergence
+from training.placement import PlacedNetwork
+
+WindowKind = Literal["prefix", "upper-right", "lower-left", "lower-right", "middle", "random"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleFLSettings(LevelSettings):
+    """ScaleFL's settings; the paper's values are the defaults."""
+
+    name: str = "scalefl"
+    norm: str | None = "bn"
+    scaler: str | None = "always"
+    window: WindowKind = "prefix"
+    """The channels that a slice keeps (Table 6); `random` keeps others for each client."""
+    beta: float = 0.1
+    """How much an exit learns from the last one."""
+    temperature: float = 3.0
+    normalise: Literal["unit", "printed"] = "unit"
+    """Whether the exits' weights add up to 1, or to 1/2 as Eq. (5) is printed."""
+    detach_teacher: bool = True
+    start: int = 1
+    """The round in which distillation begins."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.beta < math.inf:
+            raise ValueError(f"beta is {self.beta}: expected a finite number, 0 or more")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature is {self.temperature}: expected a number above 0")
+
+    def check(self, federation: Federation) -> None:
+        """Raise where a window does not go with the network.
+
+        A level's statistics are of the same channels at all clients; padding is of the first.
+        """
+        super().check(federation)
+        norm, shortcut = (federation.model.options.get(key) for key in ("norm", "shortcut"))
+        if self.window == "random" and norm in ("bn-running", "bn-static"):
+            raise ValueError(
+                f"window is random, but model.norm {norm} keeps one set of statistics for "
+                "all clients of a level, who then have other channels each: choose another window, "
+                "or norm bn or gn"
+            )
+        if self.window != "prefix" and shortcut == "A":
+            raise ValueError(
+                f"window is {self.window}, but model.shortcut A pads where the first channels "
+                "belong: choose window prefix, or shortcut B"
+            )
+
+
+class ScaleFLTraining(LocalTraining):
+    """The client half: self-distillation among the exits that it holds."""
+
+    settings: ScaleFLSettings
+
+    def loss(self, network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Return Eq. (5) of a batch."""
+        return self_distillation(network(inputs), labels, self.settings, self.work.round)
+
+
+def self_distillation(
+    logits: list[Tensor], labels: Tensor, settings: ScaleFLSettings, round: int
+) -> Tensor:
+    """Return Eq. (5): exit i of l learns from the labels and, by `beta`, from the last exit.
+
+    The weights i are divided by their sum, so that one exit is plain cross-entropy.
+    """
+    teacher = logits[-1].detach() if settings.detach_teacher else logits[-1]
+    beta = settings.beta if round >= settings.start else 0.0
+    total = torch.zeros((), device=labels.device)
+    for number, student in enumerate(logits, 1):
+        loss = F.cross_entropy(student, labels)
+        if beta and number < len(logits):  # the last exit has nothing to learn from itself
+            loss = loss + beta * kl_divergence(student, teacher, settings.temperature)
+        total = total + number * loss
+    share = 2 if settings.normalise == "unit" else 1
+    return total * share / (len(logits) * (len(logits) + 1))
 
 
 class ScaleFL(NestedStrategy):
-    trains_early_exits = True
+    """The server half: levels hold the exits below them, and clients may keep other channels."""
 
-    def window_of(self, client: int) -> Window:
-        """The upper left by default; a random window is another one for each client, for good."""
-        kind, seed = self.federation.window_kind, self.federation.seed
+    Settings = ScaleFLSettings
+    Training = ScaleFLTraining
+    early_exits = True
+    settings: ScaleFLSettings
+
+    def window_of(self, client: int, round: int) -> Window:
+        """Return the upper left by default; a random window is a client's own, for good."""
+        kind, seed = self.settings.window, self.federation.seed
         if kind != "random":
             return Window(kind)
         return Window(kind, int(np.random.default_rng((seed, client)).integers(2**31)))

@@ -1,15 +1,19 @@
-"""Who holds which level: what is said of that at the start, and which levels nobody holds."""
+"""Which levels have clients: what is said of that at the start, and of levels that nobody holds."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Literal
 
-from strategies.federation import FederationError
-
-if TYPE_CHECKING:
-    from strategies.base import NestedStrategy
+from models import family
+from strategies.federation import Federation, FederationError
+from strategies.levels.planning import Level
+from strategies.method_settings import MethodSettings
+from strategies.rounds.enrolment import Client
 
 Lack = Literal["untrained", "no client"]
 """A level that nobody holds is untrained if nobody ever did: no reply of it has been averaged, and
@@ -22,44 +26,42 @@ MORE_NODES = "--federation-config 'num-supernodes={} client-resources-num-cpus=1
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
-def held_levels(strategy: NestedStrategy) -> Counter[int]:
-    """How many clients hold each level."""
-    return Counter(map(strategy.level_of, strategy.clients.values()))
+@dataclass(frozen=True)
+class Coverage:
+    """The levels, how many clients hold each, and which no client has ever trained."""
+
+    levels: Sequence[Level]
+    held: Counter[int]
+    untrained: AbstractSet[int]
+
+    @property
+    def lacks(self) -> dict[int, Lack]:
+        """The levels that nobody holds, and what that makes of them."""
+        return {
+            level.number: "untrained" if level.number in self.untrained else "no client"
+            for level in self.levels
+            if not self.held[level.number]
+        }
 
 
-def lacks(strategy: NestedStrategy) -> dict[int, Lack]:
-    """The levels that nobody holds, and what that makes of them."""
-    held = held_levels(strategy)
-    return {
-        level.number: "untrained" if level.number in strategy.untrained else "no client"
-        for level in strategy.levels
-        if not held[level.number]
-    }
-
-
-def describe(strategy: NestedStrategy) -> None:
+def describe(
+    federation: Federation,
+    settings: MethodSettings,
+    coverage: Coverage,
+    clients: Collection[Client],
+) -> None:
     """Log what the levels are, who trains them, and what is missing."""
-    federation, counts = strategy.federation, held_levels(strategy)
-    if len(strategy.clients) < federation.clients:
+    if len(clients) < federation.fleet.clients:
         log.warning(
             "%d of the fleet's %d clients are there; a simulation has them all with: flwr run . %s",
-            len(strategy.clients),
-            federation.clients,
-            MORE_NODES.format(federation.clients),
+            len(clients),
+            federation.fleet.clients,
+            MORE_NODES.format(federation.fleet.clients),
         )
-    full = strategy.levels[-1].cost.of(federation.cost)
-    for level in strategy.levels:
-        log.info(
-            "level %d: %d units of width %g, %.3g of the full cost, %d clients",
-            level.number,
-            level.split.depth,
-            level.split.width,
-            level.cost.of(federation.cost) / full,
-            counts[level.number],
-        )
-    devices = Counter(client.profile.device for client in strategy.clients.values())
+    _describe_levels(federation, settings, coverage)
+    devices = Counter(client.profile.device for client in clients)
     log.info("%s", ", ".join(f"{n} clients train on {kind}" for kind, n in devices.items()))
-    for number, lack in lacks(strategy).items():
+    for number, lack in coverage.lacks.items():
         log.warning(
             "level %d is held by no client: it is marked %r, and left out of worst and mean",
             number,
@@ -67,20 +69,47 @@ def describe(strategy: NestedStrategy) -> None:
         )
 
 
-def require_full_model(strategy: NestedStrategy) -> None:
+def _describe_levels(federation: Federation, settings: MethodSettings, coverage: Coverage) -> None:
+    for option, asked in (("norm", settings.norm), ("scaler", settings.scaler)):
+        if asked is not None and option not in family(federation.model.name).options:
+            log.info(
+                "%s has no choice of %s: %s, which %s asks for, does not apply",
+                federation.model.name,
+                option,
+                asked,
+                settings.name,
+            )
+    full = coverage.levels[-1].cost.of(settings.cost)
+    for level in coverage.levels:
+        log.info(
+            "level %d: %d units of width %s, %.3g of the full cost, %d clients",
+            level.number,
+            level.slice.exits[-1] if level.slice.exits else federation.task.units,
+            f"{level.slice.width:g}" if isinstance(level.slice.width, float) else level.slice.width,
+            level.cost.of(settings.cost) / full,
+            coverage.held[level.number],
+        )
+
+
+def require_full_model(
+    federation: Federation,
+    settings: MethodSettings,
+    coverage: Coverage,
+    clients: Collection[Client],
+) -> None:
     """Raise where devices say what they afford, and none affords the full model.
 
     Where the config says it (a simulated fleet), it is the user who wants no client at the top.
     """
-    federation, top = strategy.federation, strategy.levels[-1]
-    named = [client.profile.budget for client in strategy.clients.values()]
+    top = coverage.levels[-1]
+    named = [client.profile.budget for client in clients]
     budgets = [budget for budget in named if budget is not None]
-    if not budgets or held_levels(strategy)[top.number] or federation.missing_levels == "warn":
+    if not budgets or coverage.held[top.number] or federation.missing_levels == "warn":
         return
     raise FederationError(
         f"no device affords the full model: the largest budget is {max(budgets):.3g}, but its "
-        f"{top.cost.of(federation.cost):,} {federation.cost} need "
-        f"{1 / (1 + federation.tolerance):.3g} or more (1, within strategy.tolerance), and what "
+        f"{top.cost.of(settings.cost):,} {settings.cost} need "
+        f"{1 / (1 + settings.tolerance):.3g} or more (1, within strategy.tolerance), and what "
         "no client holds is never trained: let a larger device join, choose a smaller model, or "
         "train the lower levels alone with missing_levels=warn"
     )

@@ -7,17 +7,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from protocol.reading import ProtocolError, whole
 from protocol.records import Profile
+from strategies.federation import Federation
 from strategies.rounds.streaming import Reply, stream
-
-if TYPE_CHECKING:
-    from strategies.federation import Federation
 
 FIRST_ANSWER, LATER_ANSWER = 600.0, 60.0
 """Seconds that a node has to say who it is: at first a simulation's workers must start."""
@@ -70,7 +67,7 @@ def enrol(
     Those ignored are not asked. One odd node is left out, with a warning, so that it cannot end the
     run of all others: one of other code, or one that claims a partition that another one holds.
     """
-    nodes = wait_for_nodes(grid, federation.clients, patience)
+    nodes = wait_for_nodes(grid, federation.fleet.clients, patience)
     familiar = {client.node for client in known.values()} | ignored
     profiles, left_out = _profiles(grid, federation, set(nodes) - familiar, patience > 0)
     clients = dict(known)
@@ -101,27 +98,27 @@ def _profiles(
     """
     profiles: dict[int, Profile] = {}
     left_out: dict[int, str] = {}
-    silent, began = set(nodes), time.monotonic()
+    unanswered, began = set(nodes), time.monotonic()
     limit = FIRST_ANSWER if first else federation.deadline or LATER_ANSWER
     for attempt, pause in enumerate(ASK_AGAIN):
-        silent &= set(grid.get_node_ids())
+        unanswered &= set(grid.get_node_ids())
         asked = time.monotonic()
         left = began + limit - asked
-        if not silent or left <= 0:
+        if not unanswered or left <= 0:
             break
         if attempt:
-            _warn_of(silent, asked - began)
+            _warn_of(unanswered, asked - began)
         patient = first and attempt == 0  # a simulation's workers must start
-        questions = _questions(federation, sorted(silent))
+        questions = _questions(federation, sorted(unanswered))
         deadline = left if patient else min(pause, left)
-        for reply in stream(grid, questions, federation.window, deadline, silence=pause):
+        for reply in stream(grid, questions, federation.in_flight, deadline, silence=pause):
             if reply.failure not in NO_WORD:
-                silent.discard(reply.to)
+                unanswered.discard(reply.to)
                 _note(reply, profiles, left_out, federation.max_examples)
-        if silent and not patient:  # a node that is restarted fails at once, and is back soon
+        if unanswered and not patient:  # a node that is restarted fails at once, and is back soon
             time.sleep(max(0.0, asked + deadline - time.monotonic()))
-    silent &= set(grid.get_node_ids())  # who has gone is asked when it is back
-    for node in silent:
+    unanswered &= set(grid.get_node_ids())  # who has gone is asked when it is back
+    for node in unanswered:
         left_out[node] = (
             f"online, but no answer in {time.monotonic() - began:.0f} s: restart its SuperNode, "
             "which may still hold a reply for a run that has ended"
@@ -153,9 +150,10 @@ def _note(
         left_out[reply.to] = str(error)
 
 
-def _warn_of(silent: AbstractSet[int], seconds: float) -> None:
+def _warn_of(unanswered: AbstractSet[int], seconds: float) -> None:
     log.warning(
         "no answer from node %s in %.0f s, asking again; if it stays silent, restart its SuperNode",
-        ", ".join(map(str, sorted(silent)[:SHOWN])) + (", ..." if len(silent) > SHOWN else ""),
+        ", ".join(map(str, sorted(unanswered)[:SHOWN]))
+        + (", ..." if len(unanswered) > SHOWN else ""),
         seconds,
     )

@@ -1,112 +1,78 @@
-"""How good the levels are: each exit on the server's test set, and models on the clients' own."""
+"""How good the submodels are: each exit on the server's test set, and models on clients' own."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ConfigRecord
+from torch import nn
 
 from protocol.reading import ProtocolError
-from protocol.records import Evaluation, size
-from strategies.levels.submodels import Submodel
-from strategies.rounds.coverage import lacks
-from strategies.rounds.enrolment import Client
-from strategies.rounds.streaming import stream
+from protocol.records import Evaluation
+from strategies.method import Method
+from strategies.rounds.asking import Answers, Question
+from strategies.rounds.tally import Tally
 
-if TYPE_CHECKING:
-    from strategies.base import NestedStrategy
+Evaluate = Callable[[nn.Module], Evaluation]
+"""Tests a network on the server's data: the accuracy and the loss of each exit."""
 
 
-def evaluate_levels(strategy: NestedStrategy) -> dict[str, Any]:
-    """Every level and every exit on the global test set; worst and mean over levels (NeFL).
+def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
+    """Return every submodel's and every exit's scores; worst and mean over submodels (NeFL).
 
     A level that nobody holds says so, and is left out of worst and mean.
     """
+    lacks, units = method.coverage.lacks, method.federation.task.units
     levels: dict[str, Any] = {}
-    lacking = lacks(strategy)
-    for level in strategy.levels:
-        found = strategy.evaluate_on_server(strategy.network(level.number))
-        exits = level.slice.exits or (strategy.federation.task.units,)
-        levels[str(level.number)] = {
+    for name, submodel in method.tested().items():
+        found = evaluate(method.submodels.network(submodel, method.state))
+        exits, lack = submodel.level.slice.exits or (units,), lacks.get(submodel.level.number)
+        levels[name] = {
             "accuracy": found.accuracy[-1],
             "exits": {
                 str(unit): {"accuracy": accuracy, "loss": loss}
                 for unit, accuracy, loss in zip(exits, found.accuracy, found.loss, strict=True)
             },
-            **({"lack": lacking[level.number]} if level.number in lacking else {}),
+            **({"lack": lack} if lack else {}),
         }
     accuracies = [level["accuracy"] for level in levels.values() if "lack" not in level]
     return {"levels": levels, "worst": min(accuracies), "mean": fmean(accuracies)}
 
 
-def evaluate_clients(
-    strategy: NestedStrategy, round: int, grid: Grid, metrics: Mapping[str, Any]
+def client_tests(method: Method, config: ConfigRecord | None) -> list[Question]:
+    """Return what the clients are asked to test."""
+    told = dict(config or {})
+    return [
+        Question(client, submodel, told=told, what=what)
+        for client in method.roster.answering
+        for what, submodel in method.tested_by(client).items()
+    ]
+
+
+def client_scores(
+    method: Method, answers: Answers, tally: Tally, known: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """ScaleFL's local and global accuracy: own level and full model, on each client.
+    """Return the clients' mean accuracy for each kind of test, over all and over each level's own.
 
-    Both are means over clients: over all of them, and over those of each level. A full model that
-    is untrained is not tested.
+    ScaleFL's local accuracy is of each client's own level, its global one of the full model. What
+    is `known` of the levels is kept beside it.
     """
-    answers: dict[str, Any] = {"levels": dict(metrics.get("levels", {}))}
-    whole = strategy.submodels.at(strategy.levels[-1].number)
-    level_of = {number: strategy.level_of(client) for number, client in strategy.clients.items()}
-    models: dict[str, Callable[[Client], Submodel]]
-    models = {"local": strategy.submodel_of, "global": lambda client: whole}
-    if lacks(strategy).get(whole.number) == "untrained":
-        del models["global"]
-    for kind, submodel_of in models.items():
-        found = ask(strategy, grid, kind, "evaluate", submodel_of, round)
-        scores = {}
-        for number, content in sorted(found.items()):
-            exits = submodel_of(strategy.clients[number]).level.slice.exits
-            try:
-                scores[number] = Evaluation.read(content, len(exits or (1,))).accuracy[-1]
-            except ProtocolError as error:
-                strategy.tally.asked[kind].refuse(number, error.reason, str(error))
-        if scores:
-            answers[kind] = fmean(scores.values())
-        for level in sorted({level_of[number] for number in scores}):
-            own = fmean(score for number, score in scores.items() if level_of[number] == level)
-            known = answers["levels"].get(str(level), {})
-            answers["levels"][str(level)] = {**known, kind: own}
-    return answers
-
-
-def ask(
-    strategy: NestedStrategy,
-    grid: Grid,
-    what: str,
-    kind: str,
-    submodel_of: Callable[[Client], Submodel],
-    round: int,
-) -> dict[int, RecordDict]:
-    """Send each client a submodel, and collect what they answer; the tally knows who did not.
-
-    Whoever did not answer in this round is not asked: a dead node would take a deadline more. All
-    the others have as much time as if they were sampled in as many rounds as that takes.
-    """
-    federation, tally = strategy.federation, strategy.tally.asked[what]
-    numbers = [number for number in strategy.clients if number not in strategy.silent]
-    tally.asked = len(numbers)
-    deadline = federation.deadline * math.ceil(len(numbers) / federation.clients_per_round)
-
-    def outgoing() -> Iterator[tuple[Client, Message]]:
-        for client, message in strategy.messages(kind, numbers, submodel_of, round):
-            tally.down += size(message.content)
-            yield client, message
-
-    found: dict[int, RecordDict] = {}
-    for reply in stream(grid, outgoing(), federation.window, deadline):
-        if reply.message is not None:
-            found[reply.to.number] = reply.message.content
-            tally.up += size(reply.message.content)
-        elif reply.refused:
-            tally.refuse(reply.to.number, reply.failure or "refused", reply.detail)
+    level_of = {number: method.level_of(each).number for number, each in method.clients.items()}
+    scores: dict[str, dict[int, float]] = {}
+    for question, content in answers:
+        client = question.client.number
+        try:
+            found = Evaluation.read(content, question.submodel.exits)
+        except ProtocolError as error:
+            tally.asked[question.what].refuse(client, error.reason, str(error))
         else:
-            tally.fail(reply.to.number, reply.failure or "failed", reply.detail)
-    tally.answered = len(found)
-    return found
+            scores.setdefault(question.what, {})[client] = found.accuracy[-1]
+    means: dict[str, Any] = {"levels": dict(known)}
+    for what, by_client in scores.items():
+        means[what] = fmean(by_client.values())
+        for level in sorted({level_of[client] for client in by_client}):
+            own = fmean(score for client, score in by_client.items() if level_of[client] == level)
+            means["levels"][str(level)] = {**means["levels"].get(str(level), {}), what: own}
+    return means

@@ -1,9 +1,8 @@
-"""The replies of one round: each is checked and added to the sums as it arrives, and counted."""
+"""The replies of one round: each is checked and folded as it arrives, and counted."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from flwr.app import Message
 from torch import Tensor
@@ -12,82 +11,85 @@ from models import State
 from protocol.reading import ProtocolError
 from protocol.records import Trained, read_slice
 from protocol.records import size as size_of
-from strategies.aggregation.nested_mean import NestedMean, RefusedStateError
-from strategies.federation import Federation, FederationError, Tally
-from strategies.levels.submodels import Submodel
+from strategies.aggregation.aggregators import Aggregator
+from strategies.aggregation.update import RefusedUpdateError, Update
+from strategies.federation import Federation, FederationError
+from strategies.rounds.assignment import Assignment
 from strategies.rounds.enrolment import Client
 from strategies.rounds.streaming import Reply
+from strategies.rounds.tally import Tally
 
 
 def check_examples(trained: Trained, client: Client) -> None:
     """Refuse a reply that claims examples which its client does not have."""
     if not 1 <= trained.examples <= client.profile.examples:
-        raise RefusedStateError(
+        raise RefusedUpdateError(
             "examples",
             f"{trained.examples} claimed, but client {client.number} has {client.profile.examples}",
         )
 
 
 class Fold:
-    """The nested mean of one round's replies."""
+    """Folds one round's replies into its aggregator."""
 
     def __init__(
-        self,
-        federation: Federation,
-        submodel_of: Callable[[Client], Submodel],
-        start: State,
-        tally: Tally,
+        self, federation: Federation, aggregator: Aggregator, start: State, tally: Tally
     ) -> None:
-        self.federation, self.submodel_of, self.tally = federation, submodel_of, tally
+        self.federation, self.aggregator, self.tally = federation, aggregator, tally
         self.start = start
         """The global state that this round's slices were cut from."""
-        self.mean = NestedMean()
-        self.silent: set[int] = set()
+        self.unanswered: set[int] = set()
         """Clients that did not answer."""
-        self._losses: dict[int, float] = {}
+        self.losses: list[tuple[int, float]] = []
+        """Of the clients whose replies were taken."""
 
-    def add(self, reply: Reply[Client]) -> None:
+    def add(self, reply: Reply[Assignment]) -> None:
+        """Take a reply, or count why it is of no use."""
+        client = reply.to.client.number
         self.tally.done += 1
         if reply.message is None:
             reason = reply.failure or "failed"
-            if not reply.refused:
-                self.silent.add(reply.to.number)
-            (self.tally.refused if reply.refused else self.tally.failed)[reason] += 1
-            self.tally.details[reason] = reply.detail
-            self.tally.problems[reply.to.number] = f"{reason} {reply.detail}".strip()
+            if reply.refused:
+                self.tally.refuse(client, reason, reply.detail)
+            else:
+                self.unanswered.add(client)
+                self.tally.fail(client, reason, reply.detail)
             return
         try:
-            self._losses[reply.to.number] = self._accept(reply.to, reply.message).loss
-            self.tally.accepted += 1
-        except RefusedStateError as refusal:
-            self.tally.refused[refusal.reason] += 1
-            self.tally.details[refusal.reason] = str(refusal)
-            self.tally.problems[reply.to.number] = str(refusal)
+            self.losses.append((client, self._accept(reply.to, reply.message).loss))
+        except RefusedUpdateError as refusal:
+            self.tally.refuse(client, refusal.reason, str(refusal))
 
     def result(self, round: int) -> dict[str, Tensor]:
-        """The new global state, if enough clients gave a usable reply."""
-        self.tally.loss = sum(loss for _, loss in sorted(self._losses.items()))
+        """Return the new global state, if enough clients gave a usable reply."""
+        self.tally.accepted = len(self.losses)
+        self.tally.loss = sum(loss for _, loss in sorted(self.losses))
         self._require_enough(round)
-        return self.mean.result(self.start)
+        return self.aggregator.result(self.start)
 
-    def _accept(self, client: Client, message: Message) -> Trained:
-        submodel = self.submodel_of(client)
-        content = message.content
-        sums = self.tally.slices[submodel.number]
+    def _accept(self, assigned: Assignment, message: Message) -> Trained:
+        submodel, content = assigned.submodel, message.content
+        sums = self.tally.slices[assigned.level]
         sums.up += size_of(content)
         try:
             trained, state = Trained.read(content), read_slice(content, submodel.form)
         except ProtocolError as error:
-            raise RefusedStateError(error.reason, str(error)) from None
-        check_examples(trained, client)
+            raise RefusedUpdateError(error.reason, str(error)) from None
+        check_examples(trained, assigned.client)
         if not math.isfinite(trained.loss):
-            raise RefusedStateError("non-finite", f"the loss is {trained.loss}")
-        self.federation.max_update.check(state, submodel.map, self.start)
-        by_examples = self.federation.weighting == "examples"
-        self.mean.add(state, submodel.map, trained.examples if by_examples else 1)
+            raise RefusedUpdateError("non-finite", f"the loss is {trained.loss}")
+        update = Update(state, submodel.map, self._weight(assigned, trained))
+        self.federation.max_update.check(update, self.start)
+        self.aggregator.add(update)
         sums.replied += 1
         sums.seconds = max(sums.seconds, trained.seconds)
+        self.tally.forgot += trained.forgot
         return trained
+
+    def _weight(self, assigned: Assignment, trained: Trained) -> float:
+        if assigned.weight is not None:
+            return assigned.weight
+        return trained.examples if self.federation.weighting == "examples" else 1
 
     def _require_enough(self, round: int) -> None:
         needed = self.federation.needed(self.tally.sampled)

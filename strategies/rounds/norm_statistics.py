@@ -6,8 +6,6 @@ saw, as it averages weights.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flwr.serverapp import Grid
 
 from models import Slice, SliceMap, State
@@ -15,34 +13,42 @@ from models.layers import StaticBatchNorm2d
 from models.slicing import is_running_statistic
 from protocol.reading import ProtocolError
 from protocol.records import Trained, read_slice
-from strategies.aggregation.nested_mean import NestedMean, RefusedStateError
+from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.levels.submodels import Submodel
-from strategies.rounds.evaluation import ask
+from strategies.method import Method
+from strategies.rounds.asking import Answers, Question, ask
 from strategies.rounds.folding import check_examples
-
-if TYPE_CHECKING:
-    from strategies.base import NestedStrategy
+from strategies.rounds.tally import AskTally, Tally
 
 
-def gather_statistics(strategy: NestedStrategy, grid: Grid) -> None:
-    """Give the strategy's state fresh statistics, if its network has static norms."""
-    full = strategy.federation.task.build(Slice(), device="meta")
+def with_statistics(method: Method, grid: Grid, tally: Tally) -> State:
+    """Return the global state with fresh statistics, where the network has static norms."""
+    full = method.federation.task.build(Slice(), device="meta")
     if not any(isinstance(module, StaticBatchNorm2d) for module in full.modules()):
-        return
-    clients, submodel_of = strategy.clients, strategy.submodel_of
-    mean, tally = NestedMean(), strategy.tally.asked["statistics"]
-    found = ask(strategy, grid, "statistics", "query.statistics", submodel_of, strategy.round)
-    for number, content in found.items():
-        form, mapping = _statistics_of(submodel_of(clients[number]))
+        return method.state
+    questions = [
+        Question(client, method.submodel_of(client, method.round), what="statistics")
+        for client in method.roster.answering
+    ]
+    answers = ask(method, "query.statistics", questions, grid, tally)
+    return _mean_of(answers, method, tally.asked["statistics"])
+
+
+def _mean_of(answers: Answers, method: Method, tally: AskTally) -> State:
+    from strategies.aggregation.nested_mean import NestedMean  # numba: not for clients
+
+    mean = NestedMean()
+    for question, content in answers:
+        form, mapping = _statistics_of(question.submodel)
         try:
-            gathered = read_slice(content, form)
-            report = Trained.read(content)
-            check_examples(report, clients[number])
-            strategy.federation.max_update.check(gathered, mapping, strategy.state)
-            mean.add(gathered, mapping, report.examples)
-        except (ProtocolError, RefusedStateError) as refusal:
-            tally.refuse(number, refusal.reason, str(refusal))
-    strategy.state = mean.result(strategy.state)
+            report, gathered = Trained.read(content), read_slice(content, form)
+            check_examples(report, question.client)
+            update = Update(gathered, mapping, report.examples)
+            method.federation.max_update.check(update, method.state)
+            mean.add(update)
+        except (ProtocolError, RefusedUpdateError) as refusal:
+            tally.refuse(question.client.number, refusal.reason, str(refusal))
+    return mean.result(method.state)
 
 
 def _statistics_of(submodel: Submodel) -> tuple[State, SliceMap]:

@@ -1,10 +1,10 @@
-"""Messages out and replies in, a window at a time, so that memory does not grow with the fleet."""
+"""Messages out and replies in, a few at a time, so that memory does not grow with the fleet."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -42,11 +42,11 @@ class Reply(Generic[To]):
 def stream(
     grid: Grid,
     outgoing: Iterable[tuple[To, Message]],
-    window: int,
+    in_flight: int,
     deadline: float = 0.0,
     silence: float = math.inf,
 ) -> Iterator[Reply[To]]:
-    """Send messages, at most `window` in flight, and give each reply as it arrives.
+    """Send messages, at most `in_flight` under way, and yield each reply as it arrives.
 
     A message is made when there is room for it. After `deadline` seconds (0: never) whoever has
     not answered is late, what was not sent is not, and what was not fetched yet expires: a node
@@ -59,7 +59,7 @@ def stream(
     began = heard = time.monotonic()
     patience, more = math.inf, True
     while more or pending:
-        while more and len(pending) < window and time.monotonic() < end:
+        while more and len(pending) < in_flight and time.monotonic() < end:
             following = next(waiting, None)
             more = following is not None
             if following is not None:
@@ -67,9 +67,9 @@ def stream(
                 if deadline:
                     message.metadata.ttl = max(0.0, end - time.monotonic()) + 1.0
                 most = footprint(message.content) + ALLOWANCE
-                sent = [identity for identity in grid.push_messages([message]) if identity]
-                if sent:
-                    pending[sent[0]] = to, most
+                pushed = [identity for identity in grid.push_messages([message]) if identity]
+                if pushed:
+                    pending[pushed[0]] = to, most
                 else:
                     yield Reply(to, None, "unreachable")
         if time.monotonic() >= min(end, heard + patience):
@@ -89,6 +89,36 @@ def stream(
             pause = max(PAUSE_SHARE * (now - heard), PAUSE_PER_LOOK * (now - looked))
             pause = min(max(SHORTEST_PAUSE, pause), LONGEST_PAUSE)
             time.sleep(min(pause, max(0.0, end - now)))
+
+
+Key = tuple[int, str]
+"""Of a message in Flower's own loop: the node that it goes to, and its group there."""
+
+
+@dataclass(frozen=True)
+class Sent(Generic[To]):
+    """A message that Flower's own loop has sent: whom to, and how large its reply may be."""
+
+    to: To
+    largest_reply: int
+
+
+def sent(outgoing: Iterable[tuple[To, Message]], pending: dict[Key, Sent[To]]) -> Iterator[Message]:
+    """Yield messages for Flower's own loop to send, and note which replies belong to them."""
+    for to, message in outgoing:
+        key = (message.metadata.dst_node_id, message.metadata.group_id)
+        pending[key] = Sent(to, footprint(message.content) + ALLOWANCE)
+        yield message
+
+
+def received(messages: Iterable[Message], pending: Mapping[Key, Sent[To]]) -> Iterator[Reply[To]]:
+    """Yield the replies that Flower's own loop has received; whoever did not answer is late."""
+    waiting = dict(pending)
+    for message in messages:
+        asked = waiting.pop((message.metadata.src_node_id, message.metadata.group_id), None)
+        if asked is not None:
+            yield _checked(asked.to, message, asked.largest_reply)
+    yield from (Reply(asked.to, None, "late") for asked in waiting.values())
 
 
 FAILURES = {
@@ -113,7 +143,16 @@ def _pulled(grid: Grid, identity: str, to: To, most: int) -> Reply[To] | None:
     try:
         with reading("a message", "unreadable"):
             answers = list(grid.pull_messages([identity]))
-            return _reply(to, answers[0], most) if answers else None
+    except ProtocolError as error:
+        return Reply(to, None, error.reason, str(error), refused=True)
+    return _checked(to, answers[0], most) if answers else None
+
+
+def _checked(to: To, message: Message, most: int) -> Reply[To]:
+    """Return a message as a reply, or why it may not be looked at."""
+    try:
+        with reading("a message", "unreadable"):
+            return _reply(to, message, most)
     except ProtocolError as error:
         return Reply(to, None, error.reason, str(error), refused=True)
 

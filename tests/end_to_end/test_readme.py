@@ -16,6 +16,7 @@ import torch
 
 from models import Slice, build, extract, registry, slice_map
 from strategies.aggregation.nested_mean import NestedMean
+from strategies.aggregation.update import Update
 
 PROJECT = Path(__file__).parents[2]
 README = (PROJECT / "README.md").read_text()
@@ -203,7 +204,7 @@ def test_a_users_own_network_is_sliced_and_averaged() -> None:
     joined = full.state_dict()["fc.weight"]
     assert torch.equal(cut["fc.weight"], torch.cat((joined[:, :8], joined[:, 16:32]), 1))
     mean = NestedMean()
-    mean.add(cut, where)
+    mean.add(Update(cut, where))
     after = mean.result(full.state_dict())
     assert all(torch.equal(after[name], tensor) for name, tensor in full.state_dict().items())
 

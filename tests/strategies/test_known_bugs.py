@@ -12,6 +12,7 @@ from torch import Tensor
 
 from models import Slice, SlicedNetwork, SliceError, SliceMap, Window, build, extract, slice_map
 from strategies.aggregation.nested_mean import NestedMean
+from strategies.aggregation.update import Update
 from tests.support.networks import Attention, Dense
 
 EXITS = (3, 6, 9)
@@ -47,7 +48,7 @@ def test_1_entries_and_blocks_that_nobody_held_are_not_zeroed() -> None:
     before = {name: tensor.clone() for name, tensor in full.state_dict().items()}
     net, mapping = level(full, LEVELS[0])
     mean = NestedMean()
-    mean.add(train(net), mapping)
+    mean.add(Update(train(net), mapping))
     after = mean.result(full.state_dict())
     assert torch.equal(after["layer3.2.conv2.weight"], before["layer3.2.conv2.weight"])
     assert torch.equal(after["conv1.weight"][8:], before["conv1.weight"][8:])
@@ -59,7 +60,7 @@ def test_2_every_tensor_of_the_global_model_changes_in_a_round_heads_too() -> No
     mean = NestedMean()
     for held in LEVELS:
         net, mapping = level(full, held)
-        mean.add(train(net), mapping)
+        mean.add(Update(train(net), mapping))
     before, after = full.state_dict(), mean.result(full.state_dict())
     assert [name for name in before if torch.equal(after[name], before[name])] == []
 
@@ -103,7 +104,7 @@ def test_8_no_pre_trained_weight_is_dropped() -> None:
     full = build("resnet18", 10, **options)
     full.load_state_dict(pretrained)
     half = build("resnet18", 10, slice=Slice(width=0.5), **options)
-    mapping = slice_map(full, half, private=lambda name: False)
+    mapping = slice_map(full, half, bank_of=lambda name: None)
     for name, tensor in extract(full.state_dict(), mapping).items():
         corner = tuple(slice(0, size) for size in tensor.shape)
         assert torch.equal(tensor, pretrained[name][corner])
@@ -114,7 +115,7 @@ def test_9_biased_layers_are_sliced_and_averaged() -> None:
     full, half = Dense(), Dense(Slice(width=0.5))
     mapping = slice_map(full, half)
     mean = NestedMean()
-    mean.add({name: torch.ones_like(t) for name, t in half.state_dict().items()}, mapping)
+    mean.add(Update({name: torch.ones_like(t) for name, t in half.state_dict().items()}, mapping))
     assert mean.result({k: v * 0 for k, v in full.state_dict().items()})["two.bias"].tolist() == [
         1, 1, 1, 0, 0, 0,
     ]  # fmt: skip
@@ -126,8 +127,8 @@ def test_10_statistics_of_different_widths_are_never_averaged() -> None:
     with pytest.raises(SliceError, match=r"bn1.running_mean: \(8,\) of \(16,\).* bank"):
         slice_map(full, half)
     banks = {
-        "whole": slice_map(full, full, bank="whole"),
-        "half": slice_map(full, half, bank="half"),
+        "whole": slice_map(full, full, bank_of=statistics_in("whole")),
+        "half": slice_map(full, half, bank_of=statistics_in("half")),
     }
     state = full.state_dict()
     for bank, net in (("whole", full), ("half", half)):
@@ -137,7 +138,7 @@ def test_10_statistics_of_different_widths_are_never_averaged() -> None:
     for bank, value in (("whole", 1.0), ("half", 3.0), ("half", 5.0)):
         reply = extract(state, banks[bank])
         reply["bn1.running_mean"].fill_(value)
-        mean.add(reply, banks[bank])
+        mean.add(Update(reply, banks[bank]))
     after = mean.result(state)
     assert after["bn1.running_mean@whole"].tolist() == [1.0] * 16
     assert after["bn1.running_mean@half"].tolist() == [4.0] * 8

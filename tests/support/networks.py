@@ -120,7 +120,7 @@ def assert_slice_equals_masked_full(
     full = build(name, 10, slice=Slice(exits=full_exits), **options)
     randomised(full)
     part = build(name, 10, slice=held, **options)
-    mapping = slice_map(full, part, window, private=lambda name: False)
+    mapping = slice_map(full, part, window, bank_of=lambda name: None)
     part.load_state_dict(extract(full.state_dict(), mapping))
     masking = [
         key

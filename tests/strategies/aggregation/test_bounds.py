@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from models import Window, slice_map
 from strategies.aggregation.bounds import UpdateBounds
-from strategies.aggregation.nested_mean import RefusedStateError
+from strategies.aggregation.update import RefusedUpdateError, Update
 
 FULL = nn.Linear(4, 4)
 HALF = slice_map(FULL, nn.Linear(4, 2), Window("rolling", 3))  # rows 3 and 0
@@ -29,19 +29,21 @@ def test_an_entry_may_change_by_so_many_times_the_largest_of_its_tensor(value: f
     bounds = UpdateBounds(value=10, norm=1e9)
     bounds.check(changed(value), HALF, state(0.0))  # the largest counts as 1 where it is less
     bounds.check(changed(8.9 * value), HALF, state(9.5))  # 94.05 at most, of 95
-    with pytest.raises(RefusedStateError, match=r"an entry of weight changed by 19, more than max"):
-        bounds.check(changed(2 * value), HALF, state(0.0))
+    with pytest.raises(
+        RefusedUpdateError, match=r"an entry of weight changed by 19, more than max"
+    ):
+        bounds.check(Update(changed(2 * value), HALF), state(0.0))
 
 
 def test_a_tensor_may_change_by_so_many_times_its_root_mean_square() -> None:
     bounds = UpdateBounds(value=1e9, norm=10)
     bounds.check(changed(28), HALF, state(0.0))  # 28 / sqrt(8) = 9.9
-    with pytest.raises(RefusedStateError, match=r"weight changed by 10.25.* \(10\)") as refusal:
-        bounds.check(changed(29), HALF, state(0.0))
+    with pytest.raises(RefusedUpdateError, match=r"weight changed by 10.25.* \(10\)") as refusal:
+        bounds.check(Update(changed(29), HALF), state(0.0))
     assert refusal.value.reason == "too-large"
     bounds.check(state(20.5, 2), HALF, state(2.0))  # 18.5 of 2
-    with pytest.raises(RefusedStateError, match=r"changed by 20.5 .* \(20\)"):
-        bounds.check(state(22.5, 2), HALF, state(2.0))
+    with pytest.raises(RefusedUpdateError, match=r"changed by 20.5 .* \(20\)"):
+        bounds.check(Update(state(22.5, 2), HALF), state(2.0))
 
 
 def test_an_update_is_measured_against_the_rows_that_were_sent() -> None:
@@ -50,34 +52,34 @@ def test_an_update_is_measured_against_the_rows_that_were_sent() -> None:
     start["weight"][3] = 7.0
     kept = {"weight": start["weight"][[3, 0]].clone(), "bias": torch.zeros(2)}
     bounds = UpdateBounds(value=1e-3, norm=1e-3)
-    bounds.check(kept, HALF, start)
-    with pytest.raises(RefusedStateError, match=r"an entry of weight changed by 7, .* allows"):
-        bounds.check({**kept, "weight": kept["weight"].flip(0)}, HALF, start)
+    bounds.check(Update(kept, HALF), start)
+    with pytest.raises(RefusedUpdateError, match=r"an entry of weight changed by 7, .* allows"):
+        bounds.check(Update({**kept, "weight": kept["weight"].flip(0)}, HALF), start)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_refused_as_that(bad: float) -> None:
-    with pytest.raises(RefusedStateError, match="non-finite: weight"):
-        UpdateBounds().check(changed(bad), HALF, state(0.0))
+    with pytest.raises(RefusedUpdateError, match="non-finite: weight"):
+        UpdateBounds().check(Update(changed(bad), HALF), state(0.0))
 
 
 def test_entries_that_were_no_numbers_before_may_become_some() -> None:
-    UpdateBounds().check(changed(3.0), HALF, state(float("nan")))
-    with pytest.raises(RefusedStateError, match="too-large"):
-        UpdateBounds().check(changed(1e9), HALF, state(float("nan")))
+    UpdateBounds().check(Update(changed(3.0), HALF), state(float("nan")))
+    with pytest.raises(RefusedUpdateError, match="too-large"):
+        UpdateBounds().check(Update(changed(1e9), HALF), state(float("nan")))
 
 
 def test_other_names_and_shapes_are_refused_as_the_mean_does() -> None:
-    with pytest.raises(RefusedStateError, match=r"missing \['bias'\]"):
-        UpdateBounds().check({"weight": torch.zeros(2, 4)}, HALF, state(0.0))
-    with pytest.raises(RefusedStateError, match=r"weight is \(4, 4\), expected \(2, 4\)"):
-        UpdateBounds().check(state(0.0), HALF, state(0.0))
+    with pytest.raises(RefusedUpdateError, match=r"missing \['bias'\]"):
+        UpdateBounds().check(Update({"weight": torch.zeros(2, 4)}, HALF), state(0.0))
+    with pytest.raises(RefusedUpdateError, match=r"weight is \(4, 4\), expected \(2, 4\)"):
+        UpdateBounds().check(Update(state(0.0), HALF), state(0.0))
 
 
 def test_honest_statistics_of_raw_inputs_are_taken() -> None:
     norm = nn.BatchNorm1d(3)
     reply = {**norm.state_dict(), "running_var": torch.full((3,), 5e4)}
-    UpdateBounds().check(reply, slice_map(norm, norm), norm.state_dict())
+    UpdateBounds().check(Update(reply, slice_map(norm, norm)), norm.state_dict())
 
 
 def test_a_bound_that_is_no_positive_number_is_an_error() -> None:

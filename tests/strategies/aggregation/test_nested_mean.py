@@ -17,7 +17,8 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor, nn
 
 from models import Slice, SliceMap, Window, build, extract, slice_map
-from strategies.aggregation.nested_mean import NestedMean, RefusedStateError
+from strategies.aggregation.nested_mean import NestedMean
+from strategies.aggregation.update import RefusedUpdateError, Update
 from tests.models.test_slicing import windows
 
 FULL = nn.Linear(4, 4)
@@ -43,7 +44,7 @@ def test_nefls_worked_example() -> None:
     mean = NestedMean()
     for mapping, values in ((one, (1, 2)), (three, (3, 4, 5)), (five, (6, 7))):
         for value in values:
-            mean.add(reply(mapping, value), mapping)
+            mean.add(Update(reply(mapping, value), mapping))
     weight = mean.result(filled(0))["weight"]
     assert weight[0, 0] == (1 + 2 + 3 + 4 + 5 + 6 + 7) / 7
     assert weight[0, 1] == weight[1, 0] == weight[1, 1] == (3 + 4 + 5 + 6 + 7) / 5
@@ -53,15 +54,15 @@ def test_nefls_worked_example() -> None:
 def test_weights_count_and_a_missing_level_does_not() -> None:
     small, whole = part(2), part(4)
     mean = NestedMean()
-    mean.add(reply(small, 1), small, weight=3)
-    mean.add(reply(whole, 5), whole, weight=1)
+    mean.add(Update(reply(small, 1), small, weight=3))
+    mean.add(Update(reply(whole, 5), whole, weight=1))
     assert mean.result(filled(0))["bias"].tolist() == [2, 2, 5, 5]  # (3*1 + 1*5) / 4
 
 
 def test_entries_that_nobody_held_keep_their_value_exactly() -> None:
     small = part(2, 2)
     mean = NestedMean()
-    mean.add(reply(small, 1), small)
+    mean.add(Update(reply(small, 1), small))
     before = {"weight": torch.randn(4, 4), "bias": torch.randn(4), "other": torch.randn(3)}
     after = mean.result(before)
     assert torch.equal(after["weight"][2:], before["weight"][2:])
@@ -80,7 +81,7 @@ def test_a_single_clients_state_is_the_result_where_it_holds() -> None:
     small = part(3)
     state = {"weight": torch.randn(3, 4), "bias": torch.randn(3)}
     mean = NestedMean()
-    mean.add(state, small, weight=17)
+    mean.add(Update(state, small, weight=17))
     after = mean.result(filled(0))
     torch.testing.assert_close(after["weight"][:3], state["weight"], rtol=0, atol=2**-40)
     torch.testing.assert_close(after["bias"][:3], state["bias"], rtol=0, atol=2**-40)
@@ -89,8 +90,8 @@ def test_a_single_clients_state_is_the_result_where_it_holds() -> None:
 def test_two_levels_of_the_same_width_are_averaged_together() -> None:
     first, second = part(2), part(2)
     mean = NestedMean()
-    mean.add(reply(first, 1), first)
-    mean.add(reply(second, 2), second)
+    mean.add(Update(reply(first, 1), first))
+    mean.add(Update(reply(second, 2), second))
     assert mean.result(filled(0))["bias"].tolist() == [1.5, 1.5, 0, 0]
 
 
@@ -98,14 +99,14 @@ def test_wrap_around_windows_are_averaged_where_they_lie() -> None:
     mean = NestedMean()
     for shift, value in ((3, 1.0), (0, 3.0)):  # rows 3, 0 and rows 0, 1
         mapping = part(2, window=Window("rolling", shift))
-        mean.add(reply(mapping, value), mapping)
+        mean.add(Update(reply(mapping, value), mapping))
     assert mean.result(filled(9))["bias"].tolist() == [2, 3, 9, 1]
 
 
 def test_the_rows_of_a_wrapped_window_keep_their_order() -> None:
     mapping = part(2, window=Window("rolling", 3))
     mean = NestedMean()
-    mean.add({"weight": torch.zeros(2, 4), "bias": torch.tensor([30.0, 10.0])}, mapping)
+    mean.add(Update({"weight": torch.zeros(2, 4), "bias": torch.tensor([30.0, 10.0])}, mapping))
     assert mean.result(filled(0))["bias"].tolist() == [10, 0, 0, 30]
 
 
@@ -115,7 +116,7 @@ def test_a_block_that_no_client_held_keeps_its_value() -> None:
     state = {k: v.clone() for k, v in full.state_dict().items()}
     trained = {k: v + 1 for k, v in extract(state, mapping).items()}
     mean = NestedMean()
-    mean.add(trained, mapping)
+    mean.add(Update(trained, mapping))
     after = mean.result(state)
     assert torch.equal(after["layer2.1.conv1.weight"], state["layer2.1.conv1.weight"])
     assert not torch.equal(after["layer2.0.conv1.weight"], state["layer2.0.conv1.weight"])
@@ -126,7 +127,9 @@ def test_integer_buffers_are_averaged_and_rounded() -> None:
     mapping = slice_map(full, full)
     mean = NestedMean()
     for batches in (10, 13, 14):
-        mean.add({**full.state_dict(), "num_batches_tracked": torch.tensor(batches)}, mapping)
+        mean.add(
+            Update({**full.state_dict(), "num_batches_tracked": torch.tensor(batches)}, mapping)
+        )
     after = mean.result(full.state_dict())["num_batches_tracked"]
     assert after == 12
     assert after.dtype == torch.int64
@@ -138,8 +141,8 @@ def test_all_float_types_are_averaged_and_kept(dtype: torch.dtype) -> None:
     mapping = slice_map(full, nn.Linear(4, 2).to(dtype))
     mean = NestedMean()
     for value in (1.0, 2.0):
-        mean.add({k: torch.full(r.shape, value, dtype=dtype) for k, r in mapping.regions.items()},
-                 mapping)  # fmt: skip
+        mean.add(Update({k: torch.full(r.shape, value, dtype=dtype) for k, r in mapping.regions.items()},
+                 mapping))  # fmt: skip
     after = mean.result(full.state_dict())["bias"]
     assert after.dtype == dtype
     assert after[:2].tolist() == [1.5, 1.5]
@@ -163,7 +166,7 @@ def test_untrained_slices_leave_the_state_bit_for_bit(
     mean = NestedMean()
     for rows, columns, window, share in clients:
         mapping = part(rows, columns, window)
-        mean.add(extract(state, mapping), mapping, share)
+        mean.add(Update(extract(state, mapping), mapping, share))
     after = mean.result(state)
     assert all(torch.equal(after[name], state[name]) for name in state)
 
@@ -183,7 +186,7 @@ def test_untrained_slices_of_a_network_leave_it_bit_for_bit(data: st.DataObject)
         )
         mapping = slice_map(full, build("resnet20", 10, slice=held, device="meta"),
                             data.draw(windows))  # fmt: skip
-        mean.add(extract(state, mapping), mapping, data.draw(a_weight))
+        mean.add(Update(extract(state, mapping), mapping, data.draw(a_weight)))
     after = mean.result(state)
     assert all(torch.equal(after[name], state[name]) for name in state)
 
@@ -207,7 +210,7 @@ def test_the_order_of_replies_changes_no_bit(
         for values, rows, window, share in order:
             mapping = part(rows, 4, window)
             weight = torch.from_numpy(values[:rows].copy())
-            mean.add({"weight": weight, "bias": weight[:, 0].clone()}, mapping, share)
+            mean.add(Update({"weight": weight, "bias": weight[:, 0].clone()}, mapping, share))
         return mean.result(filled(0.3))
 
     other = list(replies)
@@ -222,7 +225,7 @@ def test_the_mean_is_as_close_as_float32_is(values: list[tuple[float, float]]) -
     whole = part(4)
     mean = NestedMean()
     for value, share in values:
-        mean.add(reply(whole, value), whole, share)
+        mean.add(Update(reply(whole, value), whole, share))
     expected = sum(v * w for v, w in values) / sum(w for _, w in values)
     found = mean.result(filled(0))["bias"]
     torch.testing.assert_close(found, torch.full((4,), float(expected)), rtol=2e-7, atol=1e-10)
@@ -240,9 +243,9 @@ def test_whole_weights_of_any_size_are_exact(replies: list[tuple[float, int]]) -
     whole = part(4)
     forth, back = NestedMean(), NestedMean()
     for value, share in replies:
-        forth.add(reply(whole, value), whole, share)
+        forth.add(Update(reply(whole, value), whole, share))
     for value, share in reversed(replies):
-        back.add(reply(whole, value), whole, share)
+        back.add(Update(reply(whole, value), whole, share))
     found = forth.result(filled(0))["bias"]
     assert torch.equal(found, back.result(filled(0))["bias"])
     steps = sum(round(Fraction(value) * 2**40) * share for value, share in replies)
@@ -254,8 +257,8 @@ def test_whole_weights_of_any_size_are_exact(replies: list[tuple[float, int]]) -
 def test_a_light_client_counts_beside_one_ten_million_times_heavier() -> None:
     whole, small = part(4), part(2)
     mean = NestedMean()
-    mean.add(reply(whole, 1), whole, 10**7)
-    mean.add(reply(small, 10**7 + 2), small, 1)
+    mean.add(Update(reply(whole, 1), whole, 10**7))
+    mean.add(Update(reply(small, 10**7 + 2), small, 1))
     assert mean.result(filled(0))["bias"].tolist() == [2, 2, 1, 1]  # (1e7 + 1e7 + 2) / (1e7 + 1)
 
 
@@ -263,8 +266,8 @@ def test_clients_that_are_all_light_are_averaged_as_exactly_as_heavy_ones() -> N
     small = part(2)
     for unit in (1, 10**7):  # as where a client of another level is that much larger
         mean = NestedMean(unit)
-        mean.add(reply(small, 0.1), small, 1)
-        mean.add(reply(small, 0.4), small, 2)
+        mean.add(Update(reply(small, 0.1), small, 1))
+        mean.add(Update(reply(small, 0.4), small, 2))
         found = mean.result(filled(0))["bias"][0]
         torch.testing.assert_close(found, torch.tensor(0.3), rtol=6e-8, atol=0)
 
@@ -272,9 +275,9 @@ def test_clients_that_are_all_light_are_averaged_as_exactly_as_heavy_ones() -> N
 def test_a_large_value_leaves_room_for_all_who_come_later() -> None:
     whole = part(4)
     mean = NestedMean()
-    mean.add(reply(whole, 4194303.5), whole)
+    mean.add(Update(reply(whole, 4194303.5), whole))
     for _ in range(100):
-        mean.add(reply(whole, 5e4), whole)
+        mean.add(Update(reply(whole, 5e4), whole))
     expected = (4194303.5 + 100 * 5e4) / 101
     assert mean.result(filled(0))["bias"][0] == torch.tensor(expected)
 
@@ -285,7 +288,7 @@ def test_the_sums_of_thousands_of_clients_do_not_overflow() -> None:
     state = {"weight": torch.full((1, 1), 1000.0), "bias": torch.full((1,), -1000.0)}
     mean = NestedMean()
     for _ in range(10_000):  # 10^7 in steps of 2^-40 is beyond 2^63
-        mean.add(state, mapping)
+        mean.add(Update(state, mapping))
     after = mean.result({name: tensor * 0 for name, tensor in state.items()})
     assert all(torch.equal(after[name], state[name]) for name in state)
 
@@ -293,7 +296,7 @@ def test_the_sums_of_thousands_of_clients_do_not_overflow() -> None:
 def test_a_nan_of_before_does_not_outlive_finite_replies() -> None:
     small = part(2)
     mean = NestedMean()
-    mean.add(reply(small, 3), small)
+    mean.add(Update(reply(small, 3), small))
     after = mean.result(filled(float("nan")))["bias"]
     assert after[:2].tolist() == [3, 3]
     assert after[2:].isnan().all()  # nobody held them
@@ -302,15 +305,17 @@ def test_a_nan_of_before_does_not_outlive_finite_replies() -> None:
 def test_complex_numbers_are_refused() -> None:
     full = nn.Module()
     full.weight = nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))
-    with pytest.raises(RefusedStateError, match=r"dtype: weight is torch.complex64: expected real"):
-        NestedMean().add(full.state_dict(), slice_map(full, full))
+    with pytest.raises(
+        RefusedUpdateError, match=r"dtype: weight is torch.complex64: expected real"
+    ):
+        NestedMean().add(Update(full.state_dict(), slice_map(full, full)))
 
 
 def test_integers_that_doubles_cannot_tell_apart_are_refused() -> None:
     full = nn.BatchNorm1d(2)
     state = {**full.state_dict(), "num_batches_tracked": torch.tensor(2**53 + 2)}
-    with pytest.raises(RefusedStateError, match="too-large: num_batches_tracked"):
-        NestedMean().add(state, slice_map(full, full))
+    with pytest.raises(RefusedUpdateError, match="too-large: num_batches_tracked"):
+        NestedMean().add(Update(state, slice_map(full, full)))
 
 
 def test_double_precision_is_averaged_in_double_precision() -> None:
@@ -319,7 +324,7 @@ def test_double_precision_is_averaged_in_double_precision() -> None:
     mean = NestedMean()
     for value, share in ((1e-15, 1), (4e-15, 2)):
         state = {name: torch.full_like(t, value) for name, t in full.state_dict().items()}
-        mean.add(state, mapping, share)
+        mean.add(Update(state, mapping, share))
     found = mean.result({name: t * 0 for name, t in full.state_dict().items()})["bias"]
     torch.testing.assert_close(found.detach()[0].item(), 3e-15, rtol=1e-14, atol=0)
 
@@ -333,7 +338,7 @@ def test_untrained_doubles_stay_bit_for_bit(values: np.ndarray, shares: list[flo
     state = {"weight": torch.from_numpy(values).view(1, 4)}
     mean = NestedMean()
     for share in shares:
-        mean.add(state, slice_map(full, full), share)
+        mean.add(Update(state, slice_map(full, full), share))
     assert torch.equal(mean.result(state)["weight"], state["weight"])
 
 
@@ -352,10 +357,10 @@ def test_a_refused_state_changes_nothing_and_says_why(reason: str, replies_befor
     small = part(2)
     mean = NestedMean()
     for _ in range(replies_before):
-        mean.add(reply(small, 1), small)
+        mean.add(Update(reply(small, 1), small))
     before = {k: v for k, v in mean.state_dict().items() if v.any()}
-    with pytest.raises(RefusedStateError, match=reason) as refusal:
-        mean.add(BAD_STATES[reason], small)
+    with pytest.raises(RefusedUpdateError, match=reason) as refusal:
+        mean.add(Update(BAD_STATES[reason], small))
     assert refusal.value.reason == reason
     after = {k: v for k, v in mean.state_dict().items() if v.any()}
     assert before.keys() == after.keys()
@@ -370,34 +375,34 @@ def test_one_bad_value_anywhere_is_found(bad: float, name: str) -> None:
     mapping = slice_map(full, full)
     state = {k: v.detach().clone() for k, v in full.state_dict().items()}
     state[name].view(-1)[-7] = bad
-    with pytest.raises(RefusedStateError, match=f"non-finite: {name}"):
-        NestedMean().add(state, mapping)
+    with pytest.raises(RefusedUpdateError, match=f"non-finite: {name}"):
+        NestedMean().add(Update(state, mapping))
 
 
 def test_extra_and_missing_names_are_named() -> None:
-    with pytest.raises(RefusedStateError, match=r"missing \['bias'\], not expected \['biass'\]"):
-        NestedMean().add({"weight": torch.zeros(2, 4), "biass": torch.zeros(2)}, part(2))
+    with pytest.raises(RefusedUpdateError, match=r"missing \['bias'\], not expected \['biass'\]"):
+        NestedMean().add(Update({"weight": torch.zeros(2, 4), "biass": torch.zeros(2)}, part(2)))
 
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), 1e-10, 1e10])
 def test_a_weight_far_from_the_unit_is_an_error(weight: float) -> None:
     small = part(2)
     with pytest.raises(ValueError, match=r"not within 2\^-30 to 2\^30 of the unit 1.0"):
-        NestedMean().add(reply(small, 1), small, weight)
+        NestedMean().add(Update(reply(small, 1), small, weight))
 
 
 def test_a_unit_lets_weights_be_of_any_size() -> None:
     small = part(2)
     mean = NestedMean(unit=1e-9)
-    mean.add(reply(small, 1), small, 1e-9)
-    mean.add(reply(small, 4), small, 2e-9)
+    mean.add(Update(reply(small, 1), small, 1e-9))
+    mean.add(Update(reply(small, 4), small, 2e-9))
     assert mean.result(filled(0))["bias"].tolist() == [3, 3, 0, 0]
 
 
 def test_a_previous_state_without_a_held_tensor_is_an_error() -> None:
     small = part(2)
     mean = NestedMean()
-    mean.add(reply(small, 1), small)
+    mean.add(Update(reply(small, 1), small))
     with pytest.raises(ValueError, match=r"the previous state lacks \['bias'\]"):
         mean.result({"weight": torch.zeros(4, 4)})
 
@@ -407,13 +412,13 @@ def test_a_mean_goes_on_from_its_saved_state() -> None:
     replies = [(reply(mapping, 0.1 * i), mapping) for i, mapping in enumerate(mappings)]
     whole, half = NestedMean(), NestedMean()
     for state, mapping in replies[:2]:
-        whole.add(state, mapping)
-        half.add(state, mapping)
+        whole.add(Update(state, mapping))
+        half.add(Update(state, mapping))
     resumed = NestedMean()
     resumed.load_state_dict(half.state_dict())
     for state, mapping in replies[2:]:
-        whole.add(state, mapping)
-        resumed.add(state, mapping)
+        whole.add(Update(state, mapping))
+        resumed.add(Update(state, mapping))
     first, second = whole.result(filled(7)), resumed.result(filled(7))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -427,7 +432,7 @@ def test_memory_does_not_grow_with_the_number_of_clients() -> None:
         tracemalloc.start()
         for client in range(clients):
             mapping = slice_map(full, narrow, Window("random", client))
-            mean.add(extract(full.state_dict(), mapping), mapping)
+            mean.add(Update(extract(full.state_dict(), mapping), mapping))
         used = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return used
@@ -440,7 +445,7 @@ def test_many_windows_in_one_round_are_all_counted() -> None:
     mean = NestedMean()
     for shift, _ in itertools.product(range(4), range(5)):
         mapping = part(1, window=Window("rolling", shift))
-        mean.add(reply(mapping, shift), mapping)
+        mean.add(Update(reply(mapping, shift), mapping))
     assert mean.result(filled(9))["bias"].tolist() == [0, 1, 2, 3]
 
 
@@ -450,7 +455,7 @@ def test_averaging_leaves_torch_its_number_of_threads() -> None:
         "import torch; torch.set_num_threads(1); from torch import nn\n"
         "from models import slice_map; from strategies.aggregation.nested_mean import NestedMean\n"
         "net = nn.Linear(512, 512); mean = NestedMean()\n"
-        "mean.add(net.state_dict(), slice_map(net, net)); mean.result(net.state_dict())\n"
+        "mean.add(Update(net.state_dict(), slice_map(net, net))); mean.result(net.state_dict())\n"
         "print(torch.get_num_threads())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

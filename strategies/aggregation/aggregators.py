@@ -1,0 +1,64 @@
+"""Aggregators by name: what may become of a round's updates, chosen by conf/aggregation.
+
+One more is a class with `add` and `result`, and a line here. Its constructor's parameters are its
+settings.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pkgutil import resolve_name
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from models.slicing import State
+from strategies.aggregation.update import Update
+
+AGGREGATORS = {
+    "nested-mean": "strategies.aggregation.nested_mean:NestedMean",
+}
+"""Where each is; it is imported when it is used, since clients have no use for any."""
+
+
+class Aggregator(Protocol):
+    """Folds the updates of one round, in whatever order they come."""
+
+    def add(self, update: Update) -> None:
+        """Fold in one client's update, or raise `RefusedUpdateError` and change nothing."""
+
+    def result(self, previous: State) -> dict[str, Tensor]:
+        """Return the new global state, of the one that the round began with."""
+
+
+@dataclass(frozen=True)
+class AggregationConfig:
+    """An aggregator, and the settings that it takes."""
+
+    name: str = "nested-mean"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in AGGREGATORS:
+            choices = ", ".join(sorted(AGGREGATORS))
+            raise ValueError(f"unknown name {self.name!r}; choose from {choices}")
+
+    def check(self) -> None:
+        """Raise `ValueError` for settings that the aggregator does not take."""
+        made = self._aggregator()
+        taken = list(inspect.signature(made).parameters)
+        for option in self.options:
+            if option not in taken:
+                choices = ", ".join(taken) or "none"
+                raise ValueError(f"no key {option!r} of {self.name}; choose from {choices}")
+        made(**self.options)
+
+    def make(self) -> Aggregator:
+        """Return a new aggregator, for one round."""
+        return self._aggregator()(**self.options)
+
+    def _aggregator(self) -> Callable[..., Aggregator]:
+        found: Callable[..., Aggregator] = resolve_name(AGGREGATORS[self.name])
+        return found

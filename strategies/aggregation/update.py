@@ -1,0 +1,40 @@
+"""What a client's reply is to an aggregator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.slicing import SliceMap, State
+
+
+class RefusedUpdateError(ValueError):
+    """An update that cannot be used; whoever refused it is as it was before."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """The state that a client has trained, where it lies in the global one, and what it counts."""
+
+    state: State
+    map: SliceMap
+    weight: float = 1.0
+
+    def check_form(self) -> None:
+        """Raise `RefusedUpdateError` for other names, shapes or types than the slice has."""
+        state, regions = self.state, self.map.regions
+        missing = sorted(regions.keys() - state.keys())
+        extra = sorted(state.keys() - regions.keys())
+        if missing or extra:
+            raise RefusedUpdateError("names", f"missing {missing}, not expected {extra}")
+        for name, region in regions.items():
+            if tuple(state[name].shape) != region.shape:
+                found = tuple(state[name].shape)
+                raise RefusedUpdateError("shape", f"{name} is {found}, expected {region.shape}")
+            if state[name].dtype != region.dtype:
+                raise RefusedUpdateError(
+                    "dtype", f"{name} is {state[name].dtype}, expected {region.dtype}"
+                )

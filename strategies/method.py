@@ -1,0 +1,237 @@
+"""What a method says: which levels there are, who trains what, what is shared, what is tested.
+
+All of it has a plain default, which the first part below lists: a method overrides what it does
+differently. No messages here: how they are sent, and rounds run, is `strategies/base.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models import PREFIX, State, Window
+from models.slicing import is_running_statistic
+from protocol.records import Recall, Work
+from strategies.aggregation.aggregators import Aggregator
+from strategies.federation import Federation, FederationError
+from strategies.levels.planning import Level, cluster_budgets
+from strategies.levels.submodels import Submodel, Submodels
+from strategies.method_settings import LevelSettings, MethodSettings
+from strategies.rounds.assignment import Assignment
+from strategies.rounds.coverage import Coverage
+from strategies.rounds.enrolment import Client
+from strategies.rounds.roster import Roster
+from training.local_training import LocalTraining
+
+
+class Method:
+    """One global state, of which each client holds a slice; the mean of what overlaps."""
+
+    Settings: ClassVar[type[MethodSettings]] = LevelSettings
+    """The method's own settings, which conf/strategy/NAME.yaml sets."""
+    Training: ClassVar[type[LocalTraining]] = LocalTraining
+    """The method's client half."""
+    early_exits: ClassVar[bool] = False
+    """Whether a level also holds the exits of the levels below it, which its loss must train."""
+
+    settings: LevelSettings
+
+    def __init__(
+        self, federation: Federation, settings: LevelSettings, weights: State | None = None
+    ) -> None:
+        """Prepare a run; `weights` are pre-trained ones of the full network to start from."""
+        settings.check(federation)
+        self.federation, self.settings, self.weights = federation, settings, weights
+        self.roster = Roster(federation)
+        self.round = 0
+        """The last one that was trained."""
+        self.ratios: tuple[float, ...] = settings.ratios or ()
+        self.levels: list[Level] = []
+        self.state: State = {}
+        """The global state: the full network's tensors, and those of the banks."""
+        self.untrained: set[int] = set()
+        """Levels of which no client has sent a usable reply yet."""
+        self.last_replies: dict[int, int] = {}
+        """The last round of which each client's reply was taken, where clients remember."""
+        if not settings.need_clients:
+            self._prepare()
+
+    # --- what a method may do differently ------------------------------------------------------
+
+    def plan(self) -> list[Level]:
+        """Return the levels, the smallest first; the last is the full model."""
+        budgets = self.ratios or self.federation.fleet.budgets
+        return self.settings.plan(self.federation.task, budgets, self.early_exits)
+
+    def level_of(self, client: Client) -> Level:
+        """Return the level that a client holds: its tier's, or the largest that it affords."""
+        if client.profile.budget is None and len(self.levels) == len(self.federation.fleet.budgets):
+            return self.levels[self._tier_of(client)]
+        kind, tolerance = self.settings.cost, self.settings.tolerance
+        afforded = self._budget_of(client) * self.levels[-1].cost.of(kind) * (1 + tolerance)
+        fitting = [each for each in self.levels if each.cost.of(kind) <= afforded]
+        return (fitting or self.levels[:1])[-1]
+
+    def window_of(self, client: int, round: int) -> Window:
+        """Return which channels a client's slice keeps in a round."""
+        return PREFIX
+
+    def bank(self, name: str, level: Level) -> str | None:
+        """Return the bank that keeps a tensor for some only, or None where all levels share it."""
+        return f"level{level.number}" if is_running_statistic(name) else None
+
+    def first_of_banks(self, level: Level, full: State) -> Mapping[str, Tensor]:
+        """Return what a level's banks start from, under their names in the global state."""
+        return self.submodels.banks_as_cut(level, full)
+
+    def sample(self, round: int, available: Sequence[int]) -> list[int]:
+        """Return this round's clients, drawn from (seed, round) over the sorted numbers."""
+        generator = np.random.default_rng((self.federation.seed, round))
+        count = min(self.federation.clients_per_round, len(available))
+        return sorted(generator.choice(sorted(available), count, replace=False).tolist())
+
+    def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
+        """Return what the sampled clients train in this round."""
+        return [Assignment(client, self.submodel_of(client, round)) for client in clients]
+
+    def aggregator(self) -> Aggregator:
+        """Return what folds a round's updates: by default what the config chooses."""
+        return self.federation.aggregation.make()
+
+    def server_step(self, state: State, previous: State) -> State:
+        """Return the next global state, of what the updates came to and the one before."""
+        return state
+
+    def tested(self) -> Mapping[str, Submodel]:
+        """Return the submodels that the server tests, by the names that reports know them by."""
+        return {str(level.number): self._as_first_held(level) for level in self.levels}
+
+    def tested_by(self, client: Client) -> Mapping[str, Submodel]:
+        """Return the submodels that a client tests: its own, and the full one if it is trained."""
+        whole = self.submodels.at(self.levels[-1])
+        trained = self.coverage.lacks.get(whole.level.number) != "untrained"
+        own = {"local": self.submodel_of(client, self.round)}
+        return own | ({"global": whole} if trained else {})
+
+    # --- submodels and work ----------------------------------------------------------------------
+
+    def submodel_of(self, client: Client, round: int) -> Submodel:
+        """Return what a client holds of its level in a round."""
+        return self.submodels.at(self.level_of(client), self.window_of(client.number, round))
+
+    def network(self, level: int) -> nn.Module:
+        """Return a level's network with its part of the global state."""
+        submodel = self._as_first_held(self.levels[level - 1])
+        return self.submodels.network(submodel, self.state)
+
+    def work(self, assigned: Assignment, round: int) -> Work:
+        """Return what goes with an assignment's tensors."""
+        federation, client = self.federation, assigned.client.number
+        seed = int(np.random.default_rng((federation.seed, round, client)).integers(2**31))
+        return Work(
+            task=federation.task,
+            slice=assigned.submodel.level.slice,
+            dataset=federation.dataset,
+            train=federation.local_train,
+            method=self.settings.name,
+            settings=self.settings,
+            told=assigned.told,
+            recall=self._recall(client) if self.Training.remembers else None,
+            round=round,
+            seed=seed,
+            statistics=federation.evaluate.statistics,
+        )
+
+    @property
+    def coverage(self) -> Coverage:
+        """Which levels have clients."""
+        held = Counter(self.level_of(client).number for client in self.clients.values())
+        return Coverage(self.levels, held, self.untrained)
+
+    @property
+    def clients(self) -> dict[int, Client]:
+        """Those who take part, by number."""
+        return self.roster.clients
+
+    def prepare(self) -> None:
+        """Make the levels of what the clients afford, where nothing else says what they are."""
+        if not self.levels:
+            budgets = [min(1.0, self._budget_of(client)) for client in self.clients.values()]
+            # The full model is a level in any case: whether one may lack is judged elsewhere.
+            self.ratios = cluster_budgets([*budgets, 1.0], 1.0, self.settings.levels).ratios
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Make the levels and the first global state."""
+        self.levels = self.plan()
+        self.untrained = {level.number for level in self.levels}
+        self.submodels = Submodels(self.federation.task, self.levels, self.bank)
+        full = self.submodels.first_weights(self.federation.seed, self.weights)
+        banks = [self.first_of_banks(level, full) for level in self.levels]
+        self.state = {**full, **{name: t for bank in banks for name, t in bank.items()}}
+
+    def _as_first_held(self, level: Level) -> Submodel:
+        own = (n for n, client in self.clients.items() if self.level_of(client) == level)
+        return self.submodels.at(level, self.window_of(min(own, default=0), self.round))
+
+    def _recall(self, client: int) -> Recall:
+        federation, last = self.federation, self.last_replies.get(client, 0)
+        return Recall(federation.run_id or "run", client, last, federation.checkpoint.every + 1)
+
+    def _tier_of(self, client: Client) -> int:
+        """Return a client's tier, by the client alone: who else is there may change."""
+        fleet = self.federation.fleet
+        parts = client.profile.partitions or fleet.clients
+        return fleet.tier_of(client.number, max(parts, client.number + 1))
+
+    def _budget_of(self, client: Client) -> float:
+        """Return the share of the full model that a client affords, by its word or its tier's."""
+        budget, budgets = client.profile.budget, self.federation.fleet.budgets
+        return budgets[self._tier_of(client)] if budget is None else budget
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all that a round depends on besides the configuration."""
+        optional = {
+            "untrained": sorted(self.untrained),
+            "last_replies": sorted(self.last_replies.items()),
+        }
+        return {
+            "round": torch.tensor(self.round),
+            "ratios": torch.tensor(self.ratios, dtype=torch.float64),
+            "held": torch.tensor(sorted(self.roster.held)),
+            **{name: torch.tensor(value) for name, value in optional.items() if value},
+            **{f"state.{k}": v for k, v in self.state.items()},
+        }
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `state_dict` returned."""
+        if not self.levels:
+            self.ratios = tuple(tensors["ratios"].tolist())
+            self._prepare()
+        self.adopt(
+            {k.removeprefix("state."): v for k, v in tensors.items() if k.startswith("state.")}
+        )
+        lists = {name: tensor.tolist() for name, tensor in tensors.items() if "." not in name}
+        self.round = int(tensors["round"])
+        self.roster.held = set(lists.get("held", []))
+        self.untrained = set(lists.get("untrained", []))
+        self.last_replies = dict(lists.get("last_replies", []))
+
+    def adopt(self, state: State) -> None:
+        """Take another global state in place of this one, of the same model and plan."""
+        shapes = [{k: tuple(v.shape) for k, v in each.items()} for each in (state, self.state)]
+        different = {k for k in shapes[0].keys() | shapes[1].keys()
+                     if shapes[0].get(k) != shapes[1].get(k)}  # fmt: skip
+        if different:
+            raise FederationError(
+                f"the checkpoint is of another model or plan: {sorted(different)[:3]} and "
+                f"{max(0, len(different) - 3)} more differ"
+            )
+        self.state = dict(state)

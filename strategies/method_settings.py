@@ -1,0 +1,114 @@
+"""The settings that methods have in common; each method's own are in its file.
+
+`conf/strategy/NAME.yaml` sets these fields and no others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models import Task
+from models.slicing import Rounding
+from strategies.federation import Federation, check_least, rises_to_one
+from strategies.levels.cost import CostKind
+from strategies.levels.planning import Level, Split, levels_of, own_exit_only, search_splits
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSettings:
+    """What every method has."""
+
+    name: str
+    norm: str | None = None
+    scaler: str | None = None
+    """What the method asks of networks that have the choice; `model.norm` and `model.scaler` win,
+    and null leaves it to the network."""
+    cost: CostKind = "parameters"
+    """What a level's cost, and a client's budget, is counted in."""
+    tolerance: float = 0.1
+    """By how much a level's cost may miss its target, and a client's budget."""
+
+    def __post_init__(self) -> None:
+        check_least(self, 0, "tolerance")
+
+    def check(self, federation: Federation) -> None:
+        """Raise `ValueError` if a federation cannot be run with these settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelSettings(MethodSettings):
+    """How a method's levels are made: of widths, of splits, or of Eq. (1) of ScaleFL for ratios.
+
+    Where nothing is given they follow from what the clients' devices afford.
+    """
+
+    widths: tuple[float, ...] | None = None
+    """Share of the channels that each level keeps, the smallest first."""
+    splits: tuple[tuple[float, ...], ...] | None = None
+    """Each level's units and share of the channels, the smallest first."""
+    ratios: tuple[float, ...] | None = None
+    """What each level may cost, as a share of the full model, the smallest first."""
+    levels: int | None = None
+    """Into how many levels clients are sorted by what they afford; null finds a number."""
+    rounding: Rounding = "floor"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self._given()
+        if len(given) > 1:
+            raise ValueError(
+                f"expected one of widths, ratios and splits, got {' and '.join(given)}"
+            )
+        for name in ("widths", "ratios"):
+            shares = getattr(self, name)
+            if shares is not None and not rises_to_one(shares):
+                raise ValueError(
+                    f"{name} are {list(shares)}: expected to rise from above 0 to 1, the full model"
+                )
+        self._check_splits()
+        if self.levels is not None and given:
+            raise ValueError(f"levels are {self.levels}: expected null beside {given[0]}")
+        if self.levels is not None:
+            check_least(self, 1, "levels")
+
+    def check(self, federation: Federation) -> None:
+        whole = (federation.task.units, 1.0)
+        last = self.splits[-1] if self.splits else whole
+        if last != whole:
+            raise ValueError(
+                f"the last split is {list(last)}: expected {list(whole)}, the full model"
+            )
+
+    @property
+    def need_clients(self) -> bool:
+        """Whether the levels follow from what the clients afford."""
+        return not self._given()
+
+    def plan(self, task: Task, ratios: tuple[float, ...], early_exits: bool) -> list[Level]:
+        """Return the levels; `ratios` stand in where no widths or splits are given.
+
+        With `early_exits` a level also holds the exits of the levels below it.
+        """
+        if self.widths:
+            splits = [Split(task.units, width) for width in self.widths]
+        elif self.splits:
+            splits = [Split(int(depth), width) for depth, width in self.splits]
+        else:
+            splits = search_splits(task, ratios, self.tolerance, self.cost, rounding=self.rounding)
+        levels = levels_of(task, splits, self.rounding)
+        return levels if early_exits else [own_exit_only(task, each) for each in levels]
+
+    def _given(self) -> list[str]:
+        return [name for name in ("widths", "ratios", "splits") if getattr(self, name)]
+
+    def _check_splits(self) -> None:
+        for split in self.splits or ():
+            if len(split) != 2 or split[0] != int(split[0]):
+                raise ValueError(f"splits: {list(split)} is no pair of units and width")
+            if split[0] < 1 or not 0 < split[1] <= 1:
+                raise ValueError(
+                    f"splits: {list(split)}: expected at least 1 unit, and a width above 0, to 1"
+                )
+        depths = [split[0] for split in self.splits or ()]
+        if depths != sorted(depths):
+            raise ValueError(f"splits have depths {depths}: expected to rise to the full model")

@@ -1,0 +1,22 @@
+"""What is told of a run as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from strategies.rounds.coverage import Coverage
+from strategies.rounds.enrolment import Client
+
+
+class Observer:
+    """Is told of a run; does nothing by itself."""
+
+    def started(self, coverage: Coverage, clients: Mapping[int, Client]) -> None:
+        """Note the levels, and who trains them."""
+
+    def replied(self, round: int, done: int, of: int) -> None:
+        """Note that so many of a round's clients have answered."""
+
+    def finished_round(self, metrics: Mapping[str, Any]) -> None:
+        """Note what a round came to."""

@@ -1,0 +1,119 @@
+"""What came of a round's messages: who answered, how many bytes, what was wrong."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from flwr.app import MetricRecord
+
+
+@dataclass
+class SliceTally:
+    """What came of one level's messages in a round."""
+
+    replied: int = 0
+    down: int = 0
+    up: int = 0
+    seconds: float = 0.0
+    """That the slowest client trained."""
+
+
+@dataclass
+class AskTally:
+    """What came of a question to all clients, such as a test, in a round."""
+
+    asked: int = 0
+    answered: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    problems: dict[int, str] = field(default_factory=dict)
+    """What was wrong with a client's answer, or why there was none."""
+    down: int = 0
+    up: int = 0
+
+    def fail(self, client: int, reason: str, detail: str) -> None:
+        """Count a client that did not answer."""
+        self.failed[reason] += 1
+        self.problems[client] = f"{reason} {detail}".strip()
+
+    def refuse(self, client: int, reason: str, detail: str) -> None:
+        """Count an answer that cannot be used."""
+        self.refused[reason] += 1
+        self.problems[client] = detail
+
+
+@dataclass
+class Tally:
+    """What came of one round's messages."""
+
+    sampled: int
+    done: int = 0
+    accepted: int = 0
+    loss: float = 0.0
+    slices: dict[int, SliceTally] = field(default_factory=lambda: defaultdict(SliceTally))
+    """By level."""
+    refused: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    forgot: int = 0
+    """Clients that had lost what they should remember."""
+    details: dict[str, str] = field(default_factory=dict)
+    problems: dict[int, str] = field(default_factory=dict)
+    """What was wrong with a client's reply, or why there was none."""
+    asked: dict[str, AskTally] = field(default_factory=lambda: defaultdict(AskTally))
+    """By what was asked besides training."""
+
+    def refuse(self, client: int, reason: str, detail: str) -> None:
+        """Count a reply that cannot be used."""
+        self.refused[reason] += 1
+        self.details[reason] = self.problems[client] = detail
+
+    def fail(self, client: int, reason: str, detail: str) -> None:
+        """Count a client that did not answer."""
+        self.failed[reason] += 1
+        self.details[reason] = detail
+        self.problems[client] = f"{reason} {detail}".strip()
+
+    @property
+    def mean_loss(self) -> float:
+        """Over the clients whose replies were taken."""
+        return self.loss / self.accepted if self.accepted else math.nan
+
+    def record(self) -> MetricRecord:
+        """Return what Flower's own loop reports of a round's training."""
+        return MetricRecord({"loss": self.mean_loss})
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the round's counts as its record has them."""
+        return {
+            "clients": {
+                "sampled": self.sampled,
+                "replied": self.accepted,
+                "refused": dict(self.refused),
+                "failed": dict(self.failed),
+                "problems": _by_number(self.problems),
+                **({"forgot": self.forgot} if self.forgot else {}),
+            },
+            "bytes": {
+                "down": sum(part.down for part in self.slices.values()),
+                "up": sum(part.up for part in self.slices.values()),
+            },
+            "slices": {str(level): asdict(self.slices[level]) for level in sorted(self.slices)},
+            "asked": {
+                what: {
+                    **vars(tally),
+                    "failed": dict(tally.failed),
+                    "refused": dict(tally.refused),
+                    "problems": _by_number(tally.problems),
+                }
+                for what, tally in sorted(self.asked.items())
+            },
+            "train": {"loss": self.mean_loss if self.accepted else None},
+        }
+
+
+def _by_number(problems: Mapping[int, str]) -> dict[str, str]:
+    return {str(client): problem for client, problem in sorted(problems.items())}
