@@ -19,7 +19,7 @@ from models import Slice, SlicedNetwork, build
 from protocol.settings import TrainSettings
 from training.devices import set_threads
 from training.fitting import fit
-from training.losses import cross_entropy
+from training.local_training import plain_loss
 
 TARGET = 0.95
 
@@ -57,8 +57,8 @@ def compare(model: str, width: float, batch_size: int, steps: int, repeats: int)
     net = build(model, 10, slice=Slice(width=width))
     ways: dict[str, Callable[[], object]] = {
         "bare": lambda: bare_loop(net, images, labels, plain),
-        "nestfl, same layout": lambda: fit(net, data, cross_entropy, plain, round=1, seed=0),
-        "nestfl": lambda: fit(net, data, cross_entropy, chosen, round=1, seed=0),
+        "nestfl, same layout": lambda: fit(net, data, plain_loss, plain, round=1, seed=0),
+        "nestfl": lambda: fit(net, data, plain_loss, chosen, round=1, seed=0),
     }
     times: dict[str, list[float]] = {way: [] for way in ways}
     for repeat in range(repeats + 1):

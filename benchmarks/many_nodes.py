@@ -22,12 +22,12 @@ def main(grid: Grid) -> None:
         f"fleet.clients={NODES} clients_per_round={SAMPLED} strategy=fedavg"
     )
     started = time.perf_counter()
-    federated.enrol(grid, patience=600)
+    federated.roster.enrol(grid, patience=600)
     print(f"{len(federated.clients)} nodes enrolled in {time.perf_counter() - started:.1f} s")
     rates: dict[int, list[float]] = {window: [] for window in WINDOWS}
     for _ in range(TURNS):
         for window in WINDOWS:
-            federated.federation = replace(federated.federation, window=window)
+            federated.federation = replace(federated.federation, in_flight=window)
             started = time.perf_counter()
             federated.train_round(federated.round + 1, grid)
             rates[window].append(SAMPLED / (time.perf_counter() - started))

@@ -41,7 +41,7 @@ class TimedFedAvg(FedAvg):
 
 def main(grid: Grid) -> None:
     nested = nested_strategy(PLAN)
-    nested.enrol(grid, patience=600)
+    nested.roster.enrol(grid, patience=600)
     stock = TimedFedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
     arrays = ArrayRecord(network().state_dict())
     times: dict[str, list[float]] = {"nestfl": [], "Flower's FedAvg": []}

@@ -53,7 +53,7 @@ def measure(clients: int) -> None:
         federated = nested_strategy(
             f"{PLAN} fleet.clients={clients} clients_per_round={clients} fleet.shares=[1,0]"
         )
-        federated.enrol(grid, patience=600)
+        federated.roster.enrol(grid, patience=600)
         before = own_megabytes()
         with Peak() as peak:
             for number in range(1, ROUNDS + 1):

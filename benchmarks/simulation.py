@@ -11,11 +11,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from protocol.records import Evaluation, Profile, Trained
-from server_app.app import federation
+from protocol.records import Profile, Trained
+from server_app.app import strategy_of
 from server_app.config.composing import compose
 from strategies.base import NestedStrategy
-from strategies.registry import strategy
 
 EXAMPLES = 100
 """What an echoing client says it trained on."""
@@ -40,9 +39,7 @@ def simulate(clients: int, main: Callable[[Grid], None], client_app: ClientApp) 
 
 def nested_strategy(overrides: str) -> NestedStrategy:
     """The strategy that a run with these overrides has; it evaluates nothing."""
-    config = compose(overrides)
-    evaluation = Evaluation(1, (0.0,), (0.0,))
-    return strategy(config.strategy.name)(federation(config), lambda net: evaluation)
+    return strategy_of(compose(overrides))
 
 
 echo = ClientApp()

@@ -11,12 +11,11 @@ from flwr.clientapp import ClientApp
 import client_app.app as nestfl_client
 from data.clients import ClientData, client_data
 from models import Slice, SlicedNetwork
-from server_app.app import federation
 from server_app.config.composing import compose
 from strategies.federation import Federation
 from training.devices import set_threads
 from training.fitting import fit
-from training.losses import cross_entropy
+from training.local_training import plain_loss
 
 CLIENTS = 10
 PLAN = (
@@ -43,7 +42,7 @@ def stock_train(message: Message, context: Context) -> Message:
     data = own_data(int(context.node_config["partition-id"])).train
     net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     number = int(str(message.content.config_records["config"]["server-round"]))
-    report = fit(net, data, cross_entropy, settings, number, seed=number)
+    report = fit(net, data, plain_loss, settings, number, seed=number)
     metrics = MetricRecord({"loss": report.loss, "num-examples": report.examples})
     content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
     return Message(content, reply_to=message)
@@ -51,7 +50,7 @@ def stock_train(message: Message, context: Context) -> Message:
 
 @lru_cache(1)
 def given() -> Federation:
-    return federation(compose(PLAN))
+    return compose(PLAN)
 
 
 @lru_cache(1)

@@ -6,7 +6,6 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 from uuid import uuid4
 
 from flwr.app import Context
@@ -24,7 +23,6 @@ from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
 from strategies.base import NestedStrategy
-from strategies.method_settings import LevelSettings
 from strategies.registry import method
 from strategies.rounds.evaluation import Evaluate
 from strategies.rounds.observer import Observer
@@ -82,8 +80,7 @@ def strategy_of(
 ) -> NestedStrategy:
     """Return the strategy that a config asks for."""
     chosen = method(config.strategy.name)
-    settings = cast(LevelSettings, config.strategy)
-    return chosen(config, settings, evaluate, observer, weights)
+    return chosen(config, config.strategy, evaluate, observer, weights)
 
 
 def evaluator(config: Config) -> Evaluate:

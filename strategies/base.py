@@ -22,7 +22,7 @@ from models import State
 from protocol.records import size as size_of
 from strategies.federation import Federation
 from strategies.method import Method
-from strategies.method_settings import LevelSettings
+from strategies.method_settings import MethodSettings
 from strategies.rounds.asking import Question, answers_in, ask, asked
 from strategies.rounds.assignment import Assignment
 from strategies.rounds.coverage import describe, require_full_model
@@ -46,7 +46,7 @@ class NestedStrategy(Method, Strategy):
     def __init__(
         self,
         federation: Federation,
-        settings: LevelSettings,
+        settings: MethodSettings,
         evaluate: Evaluate | None = None,
         observer: Observer | None = None,
         weights: State | None = None,

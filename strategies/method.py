@@ -21,7 +21,7 @@ from strategies.aggregation.aggregators import Aggregator
 from strategies.federation import Federation, FederationError
 from strategies.levels.planning import Level, cluster_budgets
 from strategies.levels.submodels import Submodel, Submodels
-from strategies.method_settings import LevelSettings, MethodSettings
+from strategies.method_settings import MethodSettings
 from strategies.rounds.assignment import Assignment
 from strategies.rounds.coverage import Coverage
 from strategies.rounds.enrolment import Client
@@ -32,17 +32,17 @@ from training.local_training import LocalTraining
 class Method:
     """One global state, of which each client holds a slice; the mean of what overlaps."""
 
-    Settings: ClassVar[type[MethodSettings]] = LevelSettings
+    Settings: ClassVar[type[MethodSettings]] = MethodSettings
     """The method's own settings, which conf/strategy/NAME.yaml sets."""
     Training: ClassVar[type[LocalTraining]] = LocalTraining
     """The method's client half."""
     early_exits: ClassVar[bool] = False
     """Whether a level also holds the exits of the levels below it, which its loss must train."""
 
-    settings: LevelSettings
+    settings: MethodSettings
 
     def __init__(
-        self, federation: Federation, settings: LevelSettings, weights: State | None = None
+        self, federation: Federation, settings: MethodSettings, weights: State | None = None
     ) -> None:
         """Prepare a run; `weights` are pre-trained ones of the full network to start from."""
         settings.check(federation)

@@ -16,32 +16,13 @@ from strategies.levels.planning import Level, Split, levels_of, own_exit_only, s
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSettings:
-    """What every method has."""
+    """What every method has: its name, how its levels are made, what it asks of networks.
 
-    name: str
-    norm: str | None = None
-    scaler: str | None = None
-    """What the method asks of networks that have the choice; `model.norm` and `model.scaler` win,
-    and null leaves it to the network."""
-    cost: CostKind = "parameters"
-    """What a level's cost, and a client's budget, is counted in."""
-    tolerance: float = 0.1
-    """By how much a level's cost may miss its target, and a client's budget."""
-
-    def __post_init__(self) -> None:
-        check_least(self, 0, "tolerance")
-
-    def check(self, federation: Federation) -> None:
-        """Raise `ValueError` if a federation cannot be run with these settings."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LevelSettings(MethodSettings):
-    """How a method's levels are made: of widths, of splits, or of Eq. (1) of ScaleFL for ratios.
-
-    Where nothing is given they follow from what the clients' devices afford.
+    Levels are made of widths, of splits, or of Eq. (1) of ScaleFL for ratios; where nothing is
+    given they follow from what the clients' devices afford.
     """
 
+    name: str
     widths: tuple[float, ...] | None = None
     """Share of the channels that each level keeps, the smallest first."""
     splits: tuple[tuple[float, ...], ...] | None = None
@@ -51,9 +32,17 @@ class LevelSettings(MethodSettings):
     levels: int | None = None
     """Into how many levels clients are sorted by what they afford; null finds a number."""
     rounding: Rounding = "floor"
+    cost: CostKind = "parameters"
+    """What a level's cost, and a client's budget, is counted in."""
+    tolerance: float = 0.1
+    """By how much a level's cost may miss its ratio, or a client's budget."""
+    norm: str | None = None
+    scaler: str | None = None
+    """What the method asks of networks that have the choice; `model.norm` and `model.scaler` win,
+    and null leaves it to the network."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_least(self, 0, "tolerance")
         given = self._given()
         if len(given) > 1:
             raise ValueError(
@@ -72,6 +61,7 @@ class LevelSettings(MethodSettings):
             check_least(self, 1, "levels")
 
     def check(self, federation: Federation) -> None:
+        """Raise `ValueError` if a federation cannot be run with these settings."""
         whole = (federation.task.units, 1.0)
         last = self.splits[-1] if self.splits else whole
         if last != whole:

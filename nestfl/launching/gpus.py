@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
@@ -120,12 +119,10 @@ def training_memory(config: Config) -> int:
 
     No slice takes more, and to count the full network needs no plan, whose search takes seconds.
     """
-    from server_app.app import federation
     from strategies.levels.cost import cost
     from training.testing import LARGEST_BATCH
 
-    from_chance = replace(config, model=replace(config.model, weights=None))
-    task = federation(from_chance).task
+    task = config.task
     trained = cost(task, task.whole, config.train.batch_size)
     evaluated = LIVE_OUTPUTS * LARGEST_BATCH * _largest_output(task)
     activations = max(2 * trained.memory, evaluated)  # a gradient for each that is kept

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from strategies.base import NestedStrategy
-from strategies.method_settings import LevelSettings
+from strategies.method_settings import MethodSettings
 from training.local_training import LocalTraining
 from training.losses import masked_cross_entropy, present_classes
 from training.placement import PlacedNetwork
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeteroFLSettings(LevelSettings):
+class HeteroFLSettings(MethodSettings):
     """HeteroFL's settings; the paper's widths are 1/16 to 1."""
 
     name: str = "heterofl"

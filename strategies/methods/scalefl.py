@@ -20,7 +20,7 @@ from torch import Tensor
 from models import Window
 from strategies.base import NestedStrategy
 from strategies.federation import Federation
-from strategies.method_settings import LevelSettings
+from strategies.method_settings import MethodSettings
 from training.local_training import LocalTraining
 from training.losses import kl_divergence
 from training.placement import PlacedNetwork
@@ -29,7 +29,7 @@ WindowKind = Literal["prefix", "upper-right", "lower-left", "lower-right", "midd
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaleFLSettings(LevelSettings):
+class ScaleFLSettings(MethodSettings):
     """ScaleFL's settings; the paper's values are the defaults."""
 
     name: str = "scalefl"
@@ -51,7 +51,7 @@ class ScaleFLSettings(LevelSettings):
         if not 0 <= self.beta < math.inf:
             raise ValueError(f"beta is {self.beta}: expected a finite number, 0 or more")
         if not 0 < self.temperature < math.inf:
-            raise ValueError(f"temperature is {self.temperature}: expected a number above 0")
+            raise ValueError(f"temperature is {self.temperature}: expected a finite number above 0")
 
     def check(self, federation: Federation) -> None:
         """Raise where a window does not go with the network.

@@ -37,11 +37,11 @@ from protocol.records import Work
 from protocol.settings import TrainSettings
 from server_app import app as server
 from server_app.config.composing import ConfigError, compose
+from server_app.config.weights import read_weights
 from server_app.record.run_record import RunRecord
-from strategies.methods.decoupled import Decoupled
 from tests.support.grids import InProcessGrid
 from training.fitting import fit
-from training.losses import cross_entropy
+from training.local_training import plain_loss
 from training.testing import evaluate
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "fine", "film", "no"]
@@ -341,7 +341,7 @@ def test_a_lone_text_is_trained_on() -> None:
     task = Task("bert-tiny", 2, options=(("vocabulary", 8),), tokens=8)
     one = TextData.of(TextSplit(np.array([[1, 5, 2]], np.int32), np.array([1])), TEXTS["sst2"])
     settings = TrainSettings(device="cpu", batch_size=4, lr=0.01)
-    assert fit(task.build(Slice(0.5)), one, cross_entropy, settings, 1, 0).examples == 1
+    assert fit(task.build(Slice(0.5)), one, plain_loss, settings, 1, 0).examples == 1
 
 
 SMALL = (
@@ -380,7 +380,7 @@ def test_a_run_starts_from_pre_trained_weights_which_a_resumed_one_does_not_need
     torch.save(weights, tmp_path / "bert.pth")
     own = f"model.weights={tmp_path / 'bert.pth'} dataset.tokenizer=hashed"
     config = compose(f"{SMALL} strategy=decoupled {own}")
-    strategy = Decoupled(server.federation(config), lambda net: None)  # type: ignore[arg-type,return-value]
+    strategy = server.strategy_of(config, weights=read_weights(str(config.model.weights)))
     name = "encoder.layer.0.attention.self.key.weight"
     assert torch.equal(strategy.state[name], weights[name])
     share = strategy.levels[0].slice.channels(64)
@@ -388,9 +388,8 @@ def test_a_run_starts_from_pre_trained_weights_which_a_resumed_one_does_not_need
     assert torch.equal(strategy.state[f"{name}@level1"], weights[name][kept][:, kept])
     assert strategy.state["classifier.weight"].shape == (4, 128)
     (tmp_path / "bert.pth").unlink()
-    assert server.federation(replace(config, resume="run")).weights is None
     with pytest.raises(ConfigError, match="does not exist"):
-        server.federation(config)
+        server.run(InProcessGrid(4), replace(config, output=str(tmp_path)))
 
 
 def test_texts_become_the_tokens_of_the_pre_trained_weights(

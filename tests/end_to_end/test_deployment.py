@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from server_app.app import federation
+from server_app.app import strategy_of
 from server_app.config.composing import compose
 from server_app.record.round_line import round_line
-from strategies.base import NestedStrategy
 
 pytestmark = pytest.mark.processes
 
@@ -182,9 +181,9 @@ def rounds_of(record: Path) -> list[dict[str, Any]]:
 
 def slice_bytes() -> dict[int, int]:
     """What each level's tensors take, by themselves."""
-    strategy = NestedStrategy(federation(compose(SMALL)), evaluate=None)  # type: ignore[arg-type]
+    strategy = strategy_of(compose(SMALL))
     return {
-        level.number: sum(t.nbytes for t in strategy.submodels.at(level.number).form.values())
+        level.number: sum(t.nbytes for t in strategy.submodels.at(level).form.values())
         for level in strategy.levels
     }
 

@@ -29,11 +29,12 @@ from server_app.config import composing as settings
 from server_app.config.composing import compose
 from server_app.record.restored import load_level
 from strategies.base import NestedStrategy
+from strategies.rounds.evaluation import evaluate_submodels
 from tests.support.clients import CPU, digits
 from tests.support.grids import InProcessGrid
 from tests.support.networks import same, state_of
 from training.fitting import fit
-from training.losses import cross_entropy
+from training.local_training import plain_loss
 from training.networks import load_network
 
 pytestmark = pytest.mark.usefixtures("one_thread", "networks")
@@ -146,8 +147,7 @@ def test_every_network_of_a_run_has_its_buffers(
         evaluated.append(net)
         return Evaluation(1, (0.0,), (0.0,))
 
-    strategy.evaluate_on_server = evaluate
-    server_metrics = strategy._evaluations(1, grid)
+    server_metrics = evaluate_submodels(strategy, evaluate)
     assert len(evaluated) == len(strategy.levels) == len(server_metrics["levels"])
     for level, net in zip(strategy.levels, evaluated, strict=True):
         assert answers_alike(task, level.slice, net)
@@ -169,7 +169,7 @@ def test_training_starts_from_the_buffers_as_they_were_built() -> None:
     for _ in range(2):
         net = load_network(task, HALF, state)
         assert answers_alike(task, HALF, net)
-        fit(net, data, cross_entropy, CPU, round=1, seed=3)
+        fit(net, data, plain_loss, CPU, round=1, seed=3)
         trained.append(state_of(net))
         assert not torch.equal(net.get_buffer("moving"), torch.ones(2, 4))
     assert same(*trained)
@@ -195,7 +195,7 @@ def test_networks_of_one_slice_share_nothing() -> None:
         network_of(task, HALF, {name: tensor.clone() for name, tensor in state.items()})
         for _ in range(2)
     )
-    fit(first, digits(16), cross_entropy, CPU, round=1, seed=3)
+    fit(first, digits(16), plain_loss, CPU, round=1, seed=3)
     with torch.no_grad():
         first.get_buffer("gain").zero_()
     assert same(state_of(second), state)

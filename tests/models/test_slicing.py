@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from models import Region, Slice, SliceError, Window, declare_parts, extract, slice_map
-from models.slicing import Index, WindowKind
+from models.slicing import Index, WindowKind, is_running_statistic
 from tests.support.networks import Attention, Dense, zeros_outside
 
 ALIGNED: list[WindowKind] = ["prefix", "lower-right", "middle", "random", "rolling"]
@@ -21,6 +22,10 @@ windows = st.builds(
     st.sampled_from([*ALIGNED, "upper-right", "lower-left"]),
     st.integers(0, 50),
 )
+
+
+def statistics_in(bank: str) -> Callable[[str], str | None]:
+    return lambda name: bank if is_running_statistic(name) else None
 
 
 def kept(index: Index, n: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torchvision
 from torch import Tensor
 
 from models import Slice, SlicedNetwork, SliceError, SliceMap, Window, build, extract, slice_map
+from models.slicing import is_running_statistic
 from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import Update
 from tests.support.networks import Attention, Dense
@@ -21,6 +23,10 @@ LEVELS = [
     Slice(width=0.75, exits=(3, 6)),
     Slice(exits=EXITS),
 ]
+
+
+def statistics_in(bank: str) -> Callable[[str], str | None]:
+    return lambda name: bank if is_running_statistic(name) else None
 
 
 def global_network() -> SlicedNetwork:

@@ -21,6 +21,7 @@ from models import (
 )
 from models.slicing import WindowKind
 from strategies.aggregation.nested_mean import NestedMean
+from strategies.aggregation.update import Update
 
 WINDOWS: list[WindowKind] = ["prefix", "lower-right", "middle", "random", "rolling"]
 """Those that cut a layer's inputs as they cut the outputs that it reads."""
@@ -168,7 +169,7 @@ def assert_untrained_slices_change_nothing(
     for held, kind in zip(slices, WINDOWS, strict=False):
         part = build(name, 10, slice=held, device="meta", **options)
         mapping = slice_map(full, part, Window(kind, seed=5))
-        mean.add(extract(state, mapping), mapping, 0.3)
+        mean.add(Update(extract(state, mapping), mapping, 0.3))
     after = mean.result(state)
     assert all(torch.equal(after[name], state[name]) for name in state)
 

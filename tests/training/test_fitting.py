@@ -19,6 +19,7 @@ from protocol.settings import TrainSettings, learning_rate
 from tests.support.clients import CPU, EXITS, QUARTER, digits, resnet
 from tests.support.networks import same, state_of
 from training.fitting import fit
+from training.local_training import plain_loss
 from training.losses import cross_entropy
 from training.placement import Placement
 from training.sgd import SGD
@@ -122,7 +123,7 @@ def test_steps_are_those_of_sgd_by_hand() -> None:
         speed_b = 0.9 * speed_b + error.sum(0) + 0.01 * bias
         weight, bias = weight - 0.05 * speed_w, bias - 0.05 * speed_b
 
-    report = fit(net, data, cross_entropy, settings, round=1, seed=0)
+    report = fit(net, data, plain_loss, settings, round=1, seed=0)
 
     torch.testing.assert_close(net.linear.weight.detach(), weight, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(net.linear.bias.detach(), bias, rtol=1e-4, atol=1e-6)
@@ -159,7 +160,7 @@ def test_training_equals_a_plain_loop_with_torchs_optimiser(
             optimiser.zero_grad()
             F.cross_entropy(theirs(images)[-1], labels).backward()
             optimiser.step()
-    fit(ours, data, cross_entropy, settings, round=1, seed=3)
+    fit(ours, data, plain_loss, settings, round=1, seed=3)
     assert same(state_of(ours), state_of(theirs))
 
 
@@ -169,7 +170,7 @@ def test_the_round_sets_the_step() -> None:
     for number in (1, 2):
         net = Flat()
         before = net.linear.weight.detach().clone()
-        fit(net, digits(6), cross_entropy, settings, number, seed=0)
+        fit(net, digits(6), plain_loss, settings, number, seed=0)
         moved.append(float((net.linear.weight.detach() - before).norm()))
     assert moved[1] == pytest.approx(moved[0] / 2, rel=1e-4)
 
@@ -180,7 +181,7 @@ def test_clipping_bounds_the_norm_of_a_step() -> None:
         net = Flat()
         before = net.linear.weight.detach().clone(), net.linear.bias.detach().clone()
         settings = replace(PLAIN, batch_size=6, lr=1.0, clip=clip)
-        fit(net, digits(6), cross_entropy, settings, round=1, seed=0)
+        fit(net, digits(6), plain_loss, settings, round=1, seed=0)
         after = net.linear.weight.detach(), net.linear.bias.detach()
         changes = (new - old for new, old in zip(after, before, strict=True))
         moved[clip] = math.hypot(*(float(change.norm()) for change in changes))
@@ -191,7 +192,7 @@ def test_clipping_bounds_the_norm_of_a_step() -> None:
 
 def test_a_client_without_examples_says_so() -> None:
     with pytest.raises(ValueError, match="no training examples"):
-        fit(Flat(), digits(0), cross_entropy, CPU, round=1, seed=0)
+        fit(Flat(), digits(0), plain_loss, CPU, round=1, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_batches_of_one_do_not_break_batch_norm(
 ) -> None:
     net = resnet(Slice(width=1 / 16), "resnet18")  # on 8x8 pixels its last maps are 1x1
     settings = replace(CPU, batch_size=batch_size)
-    report = fit(net, digits(examples), cross_entropy, settings, round=1, seed=0)
+    report = fit(net, digits(examples), plain_loss, settings, round=1, seed=0)
     assert (report.batches, report.examples) == (batches, examples)
     assert math.isfinite(report.loss)
     assert all(tensor.isfinite().all() for tensor in net.state_dict().values())
@@ -216,11 +217,11 @@ def test_the_same_seed_gives_the_same_weights_whatever_ran_before(augment: bool)
     settings = replace(CPU, epochs=2, augment=augment)
     data = replace(digits(20), facts=replace(IMAGES["digits"], crop_padding=1, flip=True))
     first, again, other = resnet(EXITS), resnet(EXITS), resnet(EXITS)
-    fit(first, data, cross_entropy, settings, round=1, seed=7)
-    fit(resnet(), digits(9), cross_entropy, CPU, round=1, seed=1)
+    fit(first, data, plain_loss, settings, round=1, seed=7)
+    fit(resnet(), digits(9), plain_loss, CPU, round=1, seed=1)
     torch.rand(5)
-    fit(again, data, cross_entropy, settings, round=1, seed=7)
-    fit(other, data, cross_entropy, settings, round=1, seed=8)
+    fit(again, data, plain_loss, settings, round=1, seed=7)
+    fit(other, data, plain_loss, settings, round=1, seed=8)
     assert same(state_of(first), state_of(again))
     assert not same(state_of(first), state_of(other))
 
@@ -229,10 +230,10 @@ def test_dropout_draws_from_the_seed_and_leaves_the_process_its_own_chance() -> 
     torch.manual_seed(5)
     chance = torch.get_rng_state()
     first, again = Dropping(), Dropping()
-    fit(first, digits(20), cross_entropy, CPU, round=1, seed=7)
+    fit(first, digits(20), plain_loss, CPU, round=1, seed=7)
     assert torch.equal(torch.get_rng_state(), chance)
     torch.rand(5)
-    fit(again, digits(20), cross_entropy, CPU, round=1, seed=7)
+    fit(again, digits(20), plain_loss, CPU, round=1, seed=7)
     assert same(state_of(first), state_of(again))
 
 
@@ -242,8 +243,8 @@ def test_dropout_draws_from_the_seed_and_leaves_the_process_its_own_chance() -> 
 def test_bf16_trains_on_the_cpu_and_keeps_float32_weights() -> None:
     half, full = resnet(), resnet()
     settings = replace(CPU, precision="bf16")
-    report = fit(half, digits(16), cross_entropy, settings, round=1, seed=0)
-    exact = fit(full, digits(16), cross_entropy, CPU, round=1, seed=0)
+    report = fit(half, digits(16), plain_loss, settings, round=1, seed=0)
+    exact = fit(full, digits(16), plain_loss, CPU, round=1, seed=0)
     assert report.loss == pytest.approx(exact.loss, rel=0.05)
     assert not same(state_of(half), state_of(full))
     assert {tensor.dtype for tensor in half.state_dict().values()} == {torch.float32}
@@ -253,7 +254,7 @@ def test_bf16_trains_on_the_cpu_and_keeps_float32_weights() -> None:
 def test_fp16_is_refused_on_the_cpu() -> None:
     settings = replace(CPU, precision="fp16")
     with pytest.raises(ValueError, match="fp16 needs CUDA, not cpu: choose auto, fp32, bf16"):
-        fit(Flat(), digits(4), cross_entropy, settings, round=1, seed=0)
+        fit(Flat(), digits(4), plain_loss, settings, round=1, seed=0)
 
 
 def test_a_scaled_loss_makes_the_same_step_and_an_overflow_makes_none() -> None:
@@ -271,7 +272,7 @@ def test_a_scaled_loss_makes_the_same_step_and_an_overflow_makes_none() -> None:
         scaler.update()
 
     step(1.0)
-    fit(plain, digits(8), cross_entropy, CPU, round=1, seed=0)
+    fit(plain, digits(8), plain_loss, CPU, round=1, seed=0)
     moved = state_of(scaled)
     torch.testing.assert_close(moved, state_of(plain))
     step(math.inf)
@@ -284,7 +285,7 @@ def test_channels_last_changes_speed_not_results() -> None:
     for layout in ("on", "off"):
         net = resnet(Slice())
         chosen = replace(settings, channels_last=layout)
-        fit(net, digits(16), cross_entropy, chosen, round=1, seed=0)
+        fit(net, digits(16), plain_loss, chosen, round=1, seed=0)
         assert all(tensor.is_contiguous() for tensor in net.state_dict().values())
         states.append(state_of(net))
     for name, tensor in states[0].items():

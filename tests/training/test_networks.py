@@ -17,7 +17,7 @@ from tests.support.clients import CPU, EXITS, QUARTER, digits, resnet
 from tests.support.networks import same, state_of
 from training.devices import choose_device, free_memory, resident, set_threads
 from training.fitting import fit
-from training.losses import cross_entropy
+from training.local_training import plain_loss
 from training.networks import load_network
 from training.testing import evaluate, gather_statistics
 
@@ -33,7 +33,7 @@ def test_a_network_used_again_remembers_nothing() -> None:
     state = state_of(resnet(EXITS, norm="bn-static"))
     data, task = digits(16), replace(DIGITS, options=(("norm", "bn-static"),))
     used = load_network(task, EXITS, state)
-    fit(used, digits(24, seed=9), cross_entropy, CPU, round=1, seed=4)
+    fit(used, digits(24, seed=9), plain_loss, CPU, round=1, seed=4)
     gather_statistics(used, data, CPU)
     evaluate(used, data, CPU)
     F.cross_entropy(used(next(data.batches(8))[0])[-1], data.labels[:8]).backward()
@@ -43,7 +43,7 @@ def test_a_network_used_again_remembers_nothing() -> None:
     assert same(state_of(again), state)
     assert all(parameter.grad is None for parameter in again.parameters())
     fresh = resnet(EXITS, norm="bn-static")
-    reports = [fit(net, data, cross_entropy, CPU, 1, seed=5).loss for net in (again, fresh)]
+    reports = [fit(net, data, plain_loss, CPU, 1, seed=5).loss for net in (again, fresh)]
     assert reports[0] == reports[1]
     assert same(state_of(again), state_of(fresh))
 
@@ -52,10 +52,10 @@ def test_training_changes_neither_the_state_received_nor_the_state_sent() -> Non
     state = state_of(resnet())
     received = {name: tensor.clone() for name, tensor in state.items()}
     net = load_network(DIGITS, QUARTER, state)
-    fit(net, digits(16), cross_entropy, CPU, round=1, seed=0)
+    fit(net, digits(16), plain_loss, CPU, round=1, seed=0)
     sent = state_of(net)
     copies = {name: tensor.clone() for name, tensor in sent.items()}
-    fit(net, digits(16), cross_entropy, CPU, round=1, seed=0)
+    fit(net, digits(16), plain_loss, CPU, round=1, seed=0)
     assert same(state, received)
     assert same(sent, copies)
     assert not same(sent, state)
@@ -134,6 +134,7 @@ from training.sgd import SGD
 from training.testing import evaluate
 from training.fitting import fit
 from protocol.settings import TrainSettings
+from training.local_training import plain_loss
 from training.losses import cross_entropy
 from data import IMAGES, ImageData
 from models import SlicedNetwork

@@ -26,8 +26,9 @@ from server_app.config.composing import (
     groups,
     load,
 )
-from server_app.config.settings import FleetConfig
 from server_app.record.files import CONFIG_FILE
+from strategies.federation import FleetConfig
+from strategies.methods.heterofl import HeteroFLSettings
 
 EVERY_CHOICE = [f"{group}={name}" for group in groups() for name in choices(group)]
 TEXTS = [f"dataset={name}" for name in ("docstrings", "sst2", "ag-news")]
@@ -104,12 +105,14 @@ def test_overrides_change_what_they_name() -> None:
 
 def test_heterofl_asks_the_model_for_its_norm_and_scaler() -> None:
     config = compose("strategy=heterofl")
-    assert config.strategy.widths == (0.35, 0.5, 0.7, 1.0)
-    assert (config.strategy.rounding, config.strategy.objective) == ("ceil", "masked-cross-entropy")
+    assert config.strategy == HeteroFLSettings(
+        widths=(0.35, 0.5, 0.7, 1.0), rounding="ceil", masked_loss=True
+    )
     assert (config.model.options["norm"], config.model.options["scaler"]) == ("bn-static", "train")
-    assert compose("strategy=fedavg").model.options["norm"] == "bn"
+    assert "norm" not in compose("strategy=fedavg").model.options  # the network's own default
     assert compose("model.norm=gn strategy=heterofl").model.options["norm"] == "gn"
-    assert "scaler" not in compose("strategy=heterofl model.scaler=null").model.options
+    assert compose("strategy=heterofl strategy.norm=bn").model.options["norm"] == "bn"
+    assert "scaler" not in compose("strategy=heterofl strategy.scaler=null").model.options
 
 
 def test_what_a_strategy_asks_of_models_is_left_out_for_one_that_has_no_such_option() -> None:
@@ -251,11 +254,11 @@ MODELS = ", ".join(choices("model"))
             "strategy: the last split is [8.0, 1.0]: expected [9, 1.0], the full model",
         ),
         (
-            "strategy.objective_settings.temperature=0",
-            "strategy: temperature is 0: expected a finite number above 0",
+            "strategy.temperature=0",
+            "strategy: temperature is 0.0: expected a finite number above 0",
         ),
         (
-            "strategy.objective_settings.beta=-0.1",
+            "strategy.beta=-0.1",
             "strategy: beta is -0.1: expected a finite number, 0 or more",
         ),
         *(

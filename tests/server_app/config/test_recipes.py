@@ -9,6 +9,7 @@ import pytest
 from server_app import app as server
 from server_app.config.composing import choices, compose
 from server_app.record.run_record import RunRecord
+from strategies.methods.scalefl import ScaleFLSettings
 from tests.support.grids import InProcessGrid
 
 RECIPES = [name for name in choices("experiment") if name.startswith("scalefl_table")]
@@ -36,8 +37,8 @@ def test_the_columns_of_the_tables_are_overrides() -> None:
     text = compose("experiment=scalefl_table5_bert_scalefl")
     assert (text.rounds, text.fleet.clients, text.clients_per_round) == (100, 50, 10)
     assert (text.train.lr, text.train.weight_decay) == (3e-5, 1e-4)
-    assert text.strategy.objective_settings["beta"] == 0.05
-    assert text.strategy.objective_settings["temperature"] == 3.0
+    assert isinstance(text.strategy, ScaleFLSettings)
+    assert (text.strategy.beta, text.strategy.temperature) == (0.05, 3.0)
 
 
 def test_bert_starts_from_the_published_weights_and_its_twin_from_chance() -> None:

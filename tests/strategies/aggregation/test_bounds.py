@@ -27,8 +27,10 @@ def changed(value: float) -> dict[str, Tensor]:
 @pytest.mark.parametrize("value", [9.5, -9.5])
 def test_an_entry_may_change_by_so_many_times_the_largest_of_its_tensor(value: float) -> None:
     bounds = UpdateBounds(value=10, norm=1e9)
-    bounds.check(changed(value), HALF, state(0.0))  # the largest counts as 1 where it is less
-    bounds.check(changed(8.9 * value), HALF, state(9.5))  # 94.05 at most, of 95
+    bounds.check(
+        Update(changed(value), HALF), state(0.0)
+    )  # the largest counts as 1 where it is less
+    bounds.check(Update(changed(8.9 * value), HALF), state(9.5))  # 94.05 at most, of 95
     with pytest.raises(
         RefusedUpdateError, match=r"an entry of weight changed by 19, more than max"
     ):
@@ -37,11 +39,11 @@ def test_an_entry_may_change_by_so_many_times_the_largest_of_its_tensor(value: f
 
 def test_a_tensor_may_change_by_so_many_times_its_root_mean_square() -> None:
     bounds = UpdateBounds(value=1e9, norm=10)
-    bounds.check(changed(28), HALF, state(0.0))  # 28 / sqrt(8) = 9.9
+    bounds.check(Update(changed(28), HALF), state(0.0))  # 28 / sqrt(8) = 9.9
     with pytest.raises(RefusedUpdateError, match=r"weight changed by 10.25.* \(10\)") as refusal:
         bounds.check(Update(changed(29), HALF), state(0.0))
     assert refusal.value.reason == "too-large"
-    bounds.check(state(20.5, 2), HALF, state(2.0))  # 18.5 of 2
+    bounds.check(Update(state(20.5, 2), HALF), state(2.0))  # 18.5 of 2
     with pytest.raises(RefusedUpdateError, match=r"changed by 20.5 .* \(20\)"):
         bounds.check(Update(state(22.5, 2), HALF), state(2.0))
 

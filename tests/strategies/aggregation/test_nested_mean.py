@@ -141,8 +141,9 @@ def test_all_float_types_are_averaged_and_kept(dtype: torch.dtype) -> None:
     mapping = slice_map(full, nn.Linear(4, 2).to(dtype))
     mean = NestedMean()
     for value in (1.0, 2.0):
-        mean.add(Update({k: torch.full(r.shape, value, dtype=dtype) for k, r in mapping.regions.items()},
-                 mapping))  # fmt: skip
+        regions = mapping.regions.items()
+        state = {name: torch.full(each.shape, value, dtype=dtype) for name, each in regions}
+        mean.add(Update(state, mapping))
     after = mean.result(full.state_dict())["bias"]
     assert after.dtype == dtype
     assert after[:2].tolist() == [1.5, 1.5]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +17,9 @@ from server_app import app as server
 from server_app.config.composing import ConfigError, compose
 from server_app.record.restored import load_level
 from server_app.record.run_record import RunRecord
-from strategies.methods.scalefl import ScaleFL
+from strategies.methods.scalefl import ScaleFL, ScaleFLSettings, self_distillation
 from tests.support.grids import InProcessGrid
-from training.losses import kl_divergence, objective, self_distillation
+from training.losses import kl_divergence
 
 SMALL = (
     "strategy=scalefl model=resnet20 fleet=small rounds=2 train.epochs=1 train.batch_size=64 "
@@ -33,7 +34,15 @@ def answer(*probabilities: float) -> Tensor:
 
 
 def strategy(overrides: str = "") -> ScaleFL:
-    return ScaleFL(server.federation(compose(f"{SMALL} {overrides}")), lambda net: None)  # type: ignore[arg-type,return-value]
+    made = server.strategy_of(compose(f"{SMALL} {overrides}"))
+    assert isinstance(made, ScaleFL)
+    return made
+
+
+def equation_5(
+    logits: list[Tensor], labels: Tensor = LABELS, round: int = 1, **settings: Any
+) -> Tensor:
+    return self_distillation(logits, labels, ScaleFLSettings(**settings), round)
 
 
 def test_kl_divergence_worked_out_by_hand() -> None:
@@ -55,14 +64,14 @@ def test_equation_5_worked_out_by_hand() -> None:
     logits = [answer(0.5, 0.5), answer(0.75, 0.25)]
     divergence = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
     by_hand = (-math.log(0.5) + 0.4 * divergence) / 3 - 2 * math.log(0.75) / 3
-    loss = self_distillation(logits, LABELS, round=1, beta=0.4, temperature=1.0)
+    loss = equation_5(logits, beta=0.4, temperature=1.0)
     assert float(loss) == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_the_printed_normalisation_is_half_of_it() -> None:
     logits = [answer(0.5, 0.5), answer(0.75, 0.25), answer(0.6, 0.4)]
-    unit = self_distillation(logits, LABELS, round=1)
-    printed = self_distillation(logits, LABELS, round=1, normalise="printed")
+    unit = equation_5(logits)
+    printed = equation_5(logits, normalise="printed")
     assert float(printed) == pytest.approx(float(unit) / 2)
 
 
@@ -70,14 +79,14 @@ def test_one_exit_is_plain_cross_entropy() -> None:
     logits = torch.randn(5, 3)
     labels = torch.tensor([0, 1, 2, 1, 0])
     plain = torch.nn.functional.cross_entropy(logits, labels)
-    torch.testing.assert_close(self_distillation([logits], labels, round=1), plain)
+    torch.testing.assert_close(equation_5([logits], labels), plain)
 
 
 @pytest.mark.parametrize("detach", [True, False])
 def test_the_teacher_learns_from_the_labels_alone_if_it_is_detached(detach: bool) -> None:
     early, last = (answer(0.5, 0.5).requires_grad_() for _ in range(2))
     last = answer(0.75, 0.25).requires_grad_()
-    loss = self_distillation([early, last], LABELS, round=1, beta=0.5, detach_teacher=detach)
+    loss = equation_5([early, last], beta=0.5, detach_teacher=detach)
     loss.backward()
     alone = answer(0.75, 0.25).requires_grad_()
     (2 / 3 * torch.nn.functional.cross_entropy(alone, LABELS)).backward()
@@ -88,11 +97,8 @@ def test_the_teacher_learns_from_the_labels_alone_if_it_is_detached(detach: bool
 
 def test_distillation_begins_in_the_round_that_is_asked_for() -> None:
     logits = [answer(0.5, 0.5), answer(0.75, 0.25)]
-    by_round = {
-        number: float(objective("self-distillation", LABELS, 2, number, start=5)(logits, LABELS))
-        for number in (4, 5)
-    }
-    without = float(self_distillation(logits, LABELS, round=1, beta=0.0))
+    by_round = {number: float(equation_5(logits, round=number, start=5)) for number in (4, 5)}
+    without = float(equation_5(logits, beta=0.0))
     assert by_round[4] == pytest.approx(without)
     assert by_round[5] > without
 
@@ -119,9 +125,9 @@ def test_a_round_changes_every_exit_and_every_tensor(window: str, tmp_path: Path
 
 def test_a_random_window_is_each_client_s_own_and_lasts() -> None:
     federated = strategy("strategy.window=random")
-    windows = [federated.window_of(client) for client in range(4)]
+    windows = [federated.window_of(client, 1) for client in range(4)]
     assert len(set(windows)) == 4
-    assert windows == [strategy("strategy.window=random").window_of(n) for n in range(4)]
+    assert windows == [strategy("strategy.window=random").window_of(n, 2) for n in range(4)]
 
 
 def test_every_level_and_exit_is_reported_on_server_and_clients(tmp_path: Path) -> None:
@@ -164,17 +170,13 @@ def _exits(message: Message) -> int:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("strategy.objective=x", "strategy: unknown objective 'x'; choose from "),
-        (
-            "strategy.objective_settings.normalise=x",
-            "strategy: unknown normalise 'x'; choose from unit, printed",
-        ),
-        ("strategy.objective=cross-entropy", "strategy: unknown setting 'beta' of cross-entropy"),
+        ("strategy.masked_loss=true", "no key 'masked_loss' in strategy; choose from beta, "),
+        ("strategy.normalise=x", "unknown strategy.normalise 'x'; choose from unit, printed"),
         ("strategy.window=x", "unknown strategy.window 'x'; choose from prefix, upper-right"),
         ("strategy.levels=4", "strategy: levels are 4: expected null beside ratios"),
         (
-            "strategy.objective_settings.beta=much",
-            "strategy: beta of self-distillation is 'much': expected a number",
+            "strategy.beta=much",
+            "strategy.beta: expected a number, got 'much'",
         ),
         (
             "strategy.ratios=null strategy.splits=[[7,1.0],[3,0.5]]",
@@ -221,11 +223,11 @@ def test_levels_that_share_a_depth_train_together(
     """Each holds an exit once; heads are shared, and running statistics are each level's own."""
     overrides = f"{SMALL} model.norm=bn-running {overrides} output={tmp_path} name=run"
     config = compose(overrides)
-    made = ScaleFL(server.federation(config), lambda net: None)  # type: ignore[arg-type,return-value]
+    made = server.strategy_of(config)
     before = {name: tensor.clone() for name, tensor in made.state.items()}
     trained = server.run(InProcessGrid(config.fleet.clients), config)
     assert [level.slice.exits for level in trained.levels] == exits
-    maps = [trained.submodels.at(level.number).map for level in trained.levels]
+    maps = [trained.submodels.at(level).map for level in trained.levels]
     sources = {region.source for each in maps for region in each.regions.values()}
     assert [name for name in sources if torch.equal(before[name], trained.state[name])] == []
     last = RunRecord(tmp_path / "run").metrics()[-1]["levels"]

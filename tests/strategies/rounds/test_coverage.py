@@ -19,12 +19,10 @@ from nestfl.watching.display import display_on
 from nestfl.watching.progress import Follower
 from server_app import app as server
 from server_app.config import checkout
-from server_app.config.settings import FleetConfig
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
 from strategies.base import NestedStrategy
-from strategies.federation import FederationError
-from strategies.rounds.coverage import lacks
+from strategies.federation import FederationError, FleetConfig
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid
 
@@ -43,7 +41,7 @@ def fleet(clients: int, *shares: float) -> list[int]:
 
 
 def held(strategy: NestedStrategy) -> list[int]:
-    return [strategy.level_of(client) for _, client in sorted(strategy.clients.items())]
+    return [strategy.level_of(client).number for _, client in sorted(strategy.clients.items())]
 
 
 def grid_that_affords(*budgets: float) -> InProcessGrid:
@@ -113,7 +111,7 @@ def test_a_level_that_nobody_holds_is_said_at_the_start_and_marked_in_the_record
     federate: Federate, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     strategy, lines = federate(f"name=two {TWO}", InProcessGrid(2))
-    assert lacks(strategy) == {2: "untrained", 3: "untrained"}
+    assert strategy.coverage.lacks == {2: "untrained", 3: "untrained"}
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert any(line.startswith("level 2 is held by no client") for line in warnings)
     events = [json.loads(e) for e in (tmp_path / "two" / "progress.jsonl").open()]
@@ -131,7 +129,7 @@ def test_a_run_in_which_every_level_is_held_marks_nothing(
     federate: Federate, tmp_path: Path
 ) -> None:
     strategy, lines = federate("name=all rounds=1")
-    assert lacks(strategy) == {}
+    assert strategy.coverage.lacks == {}
     assert "lack" not in json.dumps(lines)
     assert "lacks" not in (tmp_path / "all" / "progress.jsonl").read_text()
     assert "untrained" not in strategy.state_dict()
@@ -139,7 +137,7 @@ def test_a_run_in_which_every_level_is_held_marks_nothing(
 
 def test_an_untrained_full_model_is_not_tested_on_clients(federate: Federate) -> None:
     strategy, lines = federate("fleet.shares=[1,1,1,0] rounds=1")
-    assert lacks(strategy) == {4: "untrained"}
+    assert strategy.coverage.lacks == {4: "untrained"}
     assert "local" in lines[-1]
     assert "global" not in lines[-1]
 
@@ -196,7 +194,7 @@ def test_a_resumed_run_knows_what_was_trained_before(federate: Federate, tmp_pat
 
     federate(f"name=run {TWO} strategy=scalefl", InProcessGrid(2))
     resumed, _ = federate(f"resume={tmp_path / 'run'} rounds=2 missing_levels=warn", OfTwo(2))
-    assert lacks(resumed) == {2: "untrained", 3: "untrained", 4: "no client"}
+    assert resumed.coverage.lacks == {2: "untrained", 3: "untrained", 4: "no client"}
 
 
 # --- devices that say what they afford -------------------------------------------------------
@@ -218,7 +216,7 @@ def test_a_fleet_of_devices_that_cannot_hold_the_full_model_stops_at_the_start(
 def test_told_so_it_trains_the_levels_below(plan: str, federate: Federate) -> None:
     overrides = f"{plan} fleet.clients=2 clients_per_round=2 rounds=1 missing_levels=warn"
     strategy, lines = federate(overrides, grid_that_affords(0.15, 0.3))
-    assert lacks(strategy)[strategy.levels[-1].number] == "untrained"
+    assert strategy.coverage.lacks[strategy.levels[-1].number] == "untrained"
     assert lines[0]["clients"]["replied"] == 2
 
 

@@ -111,9 +111,14 @@ def test_a_level_is_the_clients_own_whoever_else_is_there(federate: Federate) ->
     whole, _ = federate("rounds=1", InProcessGrid(8))
     fewer, _ = federate("rounds=1", InProcessGrid(8, saying(lambda c, said: {**said, "examples": -1}
                                                            if c < 4 else said)))  # fmt: skip
-    levels = {number: whole.level_of(client) for number, client in whole.clients.items()}
+    levels = {number: whole.level_of(client).number for number, client in whole.clients.items()}
     assert levels == {0: 1, 1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 4}
-    assert {n: fewer.level_of(c) for n, c in fewer.clients.items()} == {4: 3, 5: 3, 6: 4, 7: 4}
+    assert {n: fewer.level_of(c).number for n, c in fewer.clients.items()} == {
+        4: 3,
+        5: 3,
+        6: 4,
+        7: 4,
+    }
 
 
 def test_a_short_deadline_is_the_rounds_not_the_first_questions(federate: Federate) -> None:
@@ -146,7 +151,7 @@ def test_a_wrong_node_that_comes_later_is_left_out(
     strategy, lines = federate("", Growing(5, odd))
     assert sorted(strategy.clients) == [0, 1, 2, 3]
     assert [line["clients"]["replied"] for line in lines] == [4, 4]
-    assert len(strategy.deaf) == 1
+    assert len(strategy.roster.left_out) == 1
 
 
 def test_a_node_that_comes_later_is_a_client_from_then_on(federate: Federate) -> None:
@@ -196,7 +201,7 @@ def test_devices_with_files_of_their_own_train_what_they_afford(
         "rounds=1 fleet.clients=2 clients_per_round=2 missing_levels=warn", grid
     )
     named, measured = strategy.clients.values()
-    assert strategy.level_of(named) == 2
+    assert strategy.level_of(named).number == 2
     assert measured.profile.budget is not None
     assert measured.profile.budget > 0
     assert {client.profile.partitions for client in strategy.clients.values()} == {None}
@@ -208,7 +213,7 @@ def test_a_node_that_was_told_nothing_says_what_it_needs(federate: Federate) -> 
     del list(grid.contexts.values())[1].node_config["num-partitions"]
     strategy, _ = federate("rounds=1", grid)
     assert "expected data=PATH, or both partition-id and num-partitions" in "".join(
-        strategy.deaf.values()
+        strategy.roster.left_out.values()
     )
 
 
@@ -321,7 +326,7 @@ def test_a_node_that_is_silent_is_asked_again_and_named(
 def test_a_node_that_never_answers_is_left_out_with_what_to_do(federate: Federate) -> None:
     strategy, lines = federate("rounds=1", Swallowing(4, NEVER))
     assert sorted(strategy.clients) == [0, 1, 2]
-    (why,) = strategy.deaf.values()
+    (why,) = strategy.roster.left_out.values()
     assert "online, but no answer" in why
     assert "restart its SuperNode" in why
     assert list(lines[0]["left_out"].values()) == [why]
@@ -364,7 +369,7 @@ def test_a_node_that_is_one_reply_behind_is_left_out_and_no_round_waits_for_it(
     strategy, lines = federate("", OneBehind(4))
     assert sorted(strategy.clients) == [0, 1, 2]
     assert [line["clients"]["replied"] for line in lines] == [3, 3]
-    assert "restart its SuperNode" in "".join(strategy.deaf.values())
+    assert "restart its SuperNode" in "".join(strategy.roster.left_out.values())
 
 
 @pytest.mark.usefixtures("impatient")
@@ -382,7 +387,7 @@ def test_a_resumed_run_that_lacks_a_level_stops_and_says_what_to_do(
     strategy, lines = federate(f"{resume} missing_levels=warn", Swallowing(4, NEVER))
     assert sorted(strategy.clients) == [0, 1, 2]
     assert [line["round"] for line in lines] == [1, 2]
-    assert strategy.attendance.held == {1, 2, 3, 4}
+    assert strategy.roster.held == {1, 2, 3, 4}
 
 
 @pytest.mark.usefixtures("impatient")
@@ -399,7 +404,7 @@ def test_a_checkpoint_that_does_not_know_its_levels_is_resumed(federate: Federat
     strategy, _ = federate("rounds=1")
     old = {name: tensor for name, tensor in strategy.state_dict().items() if name != "held"}
     strategy.load_state_dict(old)
-    assert strategy.attendance.held == set()
+    assert strategy.roster.held == set()
 
 
 def test_a_level_that_loses_its_last_client_in_a_run_is_told_once(

@@ -21,7 +21,6 @@ from server_app.config.composing import compose
 from server_app.record.round_line import round_line
 from strategies.base import NestedStrategy
 from strategies.federation import FederationError
-from strategies.methods.heterofl import HeteroFL
 from tests.support.federations import SMALL, Federate, federate_in
 from tests.support.grids import Fault, InProcessGrid
 from training.testing import with_own_statistics
@@ -39,7 +38,7 @@ def same(first: NestedStrategy, second: NestedStrategy) -> bool:
 
 def test_every_tensor_that_a_level_holds_changes_in_a_round(federate: Federate) -> None:
     config = compose(SMALL)
-    before = HeteroFL(server.federation(config), lambda net: None)  # type: ignore[arg-type,return-value]
+    before = server.strategy_of(config)
     after, _ = federate("rounds=1")
     unchanged = [n for n in after.state if torch.equal(after.state[n], before.state[n])]
     assert unchanged == []
@@ -240,7 +239,7 @@ def test_no_more_than_a_window_of_messages_is_in_flight(federate: Federate) -> N
 def test_a_level_without_clients_keeps_its_part(federate: Federate) -> None:
     strategy, lines = federate("fleet.shares=[1,1,1,0] rounds=1")
     config = compose(SMALL)
-    first = HeteroFL(server.federation(config), lambda net: None).state  # type: ignore[arg-type,return-value]
+    first = server.strategy_of(config).state
     name = "layer3.2.conv2.weight"
     held = strategy.levels[2].slice.channels(64)
     assert torch.equal(strategy.state[name][held:], first[name][held:])

@@ -97,7 +97,7 @@ def test_how_large_an_update_may_be_is_a_setting(federate: Federate) -> None:
 def test_a_client_with_more_examples_than_can_be_is_left_out(federate: Federate) -> None:
     strategy, _ = federate("rounds=1", InProcessGrid(4, claiming(10**15)))
     assert sorted(strategy.clients) == [0, 1, 2]
-    (reason,) = strategy.deaf.values()
+    (reason,) = strategy.roster.left_out.values()
     assert reason == (
         "examples (see max_examples) is 1000000000000000: expected a whole number, 0 to 100000000"
     )
