@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from strategies.base import NestedStrategy
-from strategies.methods.decoupled import Decoupled
-from strategies.methods.fedavg import FedAvg
-from strategies.methods.heterofl import HeteroFL
-from strategies.methods.scalefl import ScaleFL
+from pkgutil import resolve_name
 
-METHODS: dict[str, type[NestedStrategy]] = {
-    "decoupled": Decoupled,
-    "fedavg": FedAvg,
-    "heterofl": HeteroFL,
-    "scalefl": ScaleFL,
+from strategies.base import NestedStrategy
+
+METHODS = {
+    "decoupled": "strategies.methods.decoupled:Decoupled",
+    "fedavg": "strategies.methods.fedavg:FedAvg",
+    "heterofl": "strategies.methods.heterofl:HeteroFL",
+    "scalefl": "strategies.methods.scalefl:ScaleFL",
 }
+"""Where each is; it is imported when it is used."""
 
 
 def method(name: str) -> type[NestedStrategy]:
     """Return the method of a name, or raise `ValueError` with the choices."""
     if name not in METHODS:
         raise ValueError(f"unknown strategy {name!r}; choose from {', '.join(METHODS)}")
-    return METHODS[name]
+    found: type[NestedStrategy] = resolve_name(METHODS[name])
+    return found

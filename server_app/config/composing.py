@@ -249,7 +249,23 @@ def _read(file: Path) -> DictConfig:
         raise ConfigError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(config, DictConfig):
         raise ConfigError(f"{file} holds no configuration")
+    _respell(config)
     return config
+
+
+def _respell(config: DictConfig) -> None:
+    """Give the keys of a run that was started before they were renamed their names of today."""
+    with open_dict(config):
+        if "window" in config:
+            config["in_flight"] = config.pop("window")
+        strategy = config.get("strategy") or {}
+        if "objective" in strategy:
+            masked = strategy.pop("objective") == "masked-cross-entropy"
+            strategy.update(strategy.pop("objective_settings", {}))
+            if strategy["name"] == "heterofl":
+                strategy["masked_loss"] = masked
+            if strategy["name"] != "scalefl":
+                strategy.pop("window", None)
 
 
 def _check_key(config: DictConfig, key: str) -> None:

@@ -26,7 +26,7 @@ def federate_in(folder: Path) -> Federate:
         overrides: str = "", grid: InProcessGrid | None = None
     ) -> tuple[NestedStrategy, list[dict[str, Any]]]:
         if not overrides.startswith("resume"):
-            name = "" if "name=" in overrides else f"name=run{len(list(folder.iterdir()))}"
+            name = "" if " name=" in f" {overrides}" else f"name=run{len(list(folder.iterdir()))}"
             overrides = f"{SMALL} output={folder} {name} {overrides}"
         config = compose(overrides)
         strategy = server.run(grid or InProcessGrid(config.fleet.clients), config)

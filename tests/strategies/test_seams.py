@@ -1,0 +1,138 @@
+"""What a method may say differently, each seam with a small method that uses it alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from protocol.records import Work
+from server_app.app import strategy_of
+from server_app.config.composing import ConfigError, compose
+from strategies.aggregation.aggregators import AGGREGATORS
+from tests.support import methods
+from tests.support.federations import SMALL, Federate, federate_in
+from tests.support.grids import InProcessGrid
+from tests.support.methods import HalfSteps, OwnHeads, TakesTurns, TwiceARound, register
+
+FEDAVG = "strategy=fedavg strategy.name={}"
+"""A method of the tests has no YAML of its own: fedavg's sets the fields that all have."""
+
+WIDTHS = "strategy.ratios=null strategy.widths=[0.25,0.5,0.75,1.0]"
+"""Levels that all have the network's last head."""
+
+
+@pytest.fixture
+def federate(tmp_path: Path) -> Federate:
+    return federate_in(tmp_path)
+
+
+def test_a_client_trains_other_slices_in_other_rounds(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch, TakesTurns)
+    grid = InProcessGrid(4)
+    strategy, lines = federate(FEDAVG.format("takes-turns"), grid)
+    works = [Work.read(m.content) for m in grid.sent if m.metadata.message_type == "train"]
+    for work in works:
+        level = strategy.levels[(work.told["hello"] + work.told["round"]) % 3]
+        assert work.slice == level.slice
+        assert work.told["round"] == work.round
+    client_0 = [work.slice.blocks for work in works if work.told["hello"] == 0]
+    assert client_0 == [strategy.levels[1].slice.blocks, strategy.levels[2].slice.blocks]
+    replied = [{level: part["replied"] for level, part in line["slices"].items()} for line in lines]
+    assert replied == [{"1": 1, "2": 2, "3": 1}, {"1": 1, "2": 1, "3": 2}]
+
+
+def test_blocks_that_a_client_does_not_hold_cost_it_no_bytes(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch, TakesTurns)
+    strategy, lines = federate(FEDAVG.format("takes-turns rounds=1"))
+    one, two, three = (lines[0]["slices"][level] for level in ("1", "2", "3"))
+    sizes = {}
+    for level in strategy.levels:
+        form = strategy.submodels.at(level).form
+        sizes[level.number] = sum(t.numel() * t.element_size() for t in form.values())
+    assert 0 < one["up"] - sizes[1] < 2_000
+    assert 0 < two["up"] - 2 * sizes[2] < 4_000
+    assert 0 < three["up"] - sizes[3] < 2_000
+    assert sizes[1] < 0.4 * sizes[3]
+
+
+def test_a_client_may_have_two_slices_in_one_round(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch, TwiceARound)
+    _, (line,) = federate(FEDAVG.format("twice-a-round rounds=1"))
+    assert line["clients"]["sampled"] == line["clients"]["replied"] == 5
+    assert {level: part["replied"] for level, part in line["slices"].items()} == {
+        "1": 1, "2": 1, "3": 1, "4": 2,
+    }  # fmt: skip
+
+
+def test_banks_start_as_the_method_says_and_are_each_group_s_own(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch, OwnHeads)
+    before = strategy_of(compose(f"{SMALL} {FEDAVG.format('own-heads')} {WIDTHS} output=unused"))
+    heads = [name for name in before.state if name.startswith("linear.bias@")]
+    assert heads == [f"linear.bias@head{level}" for level in (1, 2, 3, 4)]
+    assert all(not before.state[name].any() for name in heads)
+    assert before.state["linear.bias"].any()
+    after, _ = federate(f"{FEDAVG.format('own-heads')} {WIDTHS}")
+    assert all(after.state[name].any() for name in heads)
+    assert torch.equal(after.state["linear.bias"], before.state["linear.bias"])
+    own = after.network(2).state_dict()["linear.bias"]
+    assert torch.equal(own, after.state["linear.bias@head2"])
+
+
+def test_a_server_step_follows_the_mean(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch, HalfSteps)
+    overrides = "rounds=1 strategy=decoupled strategy.name={}"
+    half, _ = federate(overrides.format("half-steps"))
+    start = strategy_of(compose(f"{SMALL} {overrides.format('half-steps')} output=unused"))
+    monkeypatch.setattr(HalfSteps, "server_step", lambda self, state, previous: state)
+    whole, _ = federate(overrides.format("half-steps"))
+    for name, tensor in half.state.items():
+        torch.testing.assert_close(tensor, (whole.state[name] + start.state[name]) / 2)
+
+
+def test_a_method_says_which_submodels_are_tested(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch, HalfSteps)
+    _, lines = federate(f"{FEDAVG.format('half-steps')} evaluate.clients_every=1")
+    assert list(lines[-1]["asked"]) == ["local"]
+    assert "global" not in lines[-1]
+    assert [n for n, level in lines[-1]["levels"].items() if "accuracy" in level] == ["1"]
+    assert lines[-1]["mean"] == lines[-1]["levels"]["1"]["accuracy"]
+
+
+# --- aggregators -------------------------------------------------------------------------------
+
+
+def test_config_puts_another_aggregator_in_the_mean_s_place_for_any_method(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(AGGREGATORS, "newest", f"{methods.__name__}:KeepsTheNewest")
+    strategy, _ = federate("strategy=scalefl aggregation.name=newest aggregation.unit=0.0 rounds=1")
+    assert not strategy.state["linear.bias"].any()  # `unit` is the share that is kept
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("aggregation=median", "unknown aggregation 'median'; choose from nested_mean"),
+        ("aggregation.name=x", "aggregation: unknown name 'x'; choose from nested-mean"),
+        ("aggregation.unit=0", "aggregation: unit 0 is not a positive number"),
+        ("aggregation.trim=0.1", "no key 'trim' in aggregation; choose from name, unit"),
+    ],
+)
+def test_a_wrong_aggregator_is_answered_with_the_choices(overrides: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        compose(overrides)
+    assert str(raised.value).startswith(message)
