@@ -195,13 +195,32 @@ def _parse_value(key: str, text: str) -> Any:
 
 def _composed(chosen: list[_Override]) -> DictConfig:
     names = {override.key: override.value for override in chosen}  # the last of each group
+    names |= _own_scale(names)
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             config = hydra_compose("config", [f"{group}={name}" for group, name in names.items()])
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"conf/ cannot be read: {' '.join(str(error).split())}") from error
+    _merge_per_strategy(config)
     _complete_model(config)
     return config
+
+
+def _own_scale(names: Mapping[str, str]) -> dict[str, str]:
+    """Choose the experiment's own file of the scale, scale/SCALE/EXPERIMENT.yaml, if it has one.
+
+    Hydra cannot: a file that it finds by an interpolated name may not choose a data set.
+    """
+    own = f"{names.get('scale')}/{names.get('experiment')}"
+    return {"scale": own} if (CONF / "scale" / f"{own}.yaml").is_file() else {}
+
+
+def _merge_per_strategy(config: DictConfig) -> None:
+    """Set what an experiment says under `per_strategy` for the strategy that was chosen."""
+    with open_dict(config):
+        settings = config.pop("per_strategy", {})
+        reject_unknown("per_strategy", settings, choices("strategy"))
+        config.strategy.merge_with(settings.get(config.strategy.name, {}))
 
 
 def _complete_model(config: DictConfig) -> None:

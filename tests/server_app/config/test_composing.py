@@ -72,13 +72,19 @@ def test_every_choice_composes_and_is_read_back_equal(override: str, tmp_path: P
 
 
 def test_every_file_can_be_chosen_or_is_part_of_another() -> None:
-    assert groups() == ["dataset", "experiment", "fleet", "model", "strategy", "train"]
+    assert groups() == ["dataset", "experiment", "fleet", "model", "scale", "strategy", "train"]
     files = {f"{file.parent.name}={file.stem}" for file in CONF.glob("*/*.yaml")}
     assert files - set(EVERY_CHOICE) == {
         *("dataset=_shared", "dataset=_text", "model=_bert", "model=_resnet"),
-        *("strategy=_shared", "experiment=_small", "experiment=_scalefl_cifar"),
+        *("strategy=_shared", "experiment=_scalefl_cifar"),
         *("experiment=_scalefl_imagenet", "experiment=_scalefl_text"),
     }
+    nested = list(CONF.glob("*/*/*.yaml"))
+    assert nested
+    for file in nested:  # an experiment's own file of a scale
+        assert file.parent.parent.name == "scale"
+        assert file.parent.name in choices("scale")
+        assert file.stem in choices("experiment")
 
 
 def test_every_registered_model_and_data_set_has_a_file() -> None:
@@ -127,6 +133,16 @@ def test_an_experiment_sets_groups_and_values_and_yields_to_overrides() -> None:
     assert compose("rounds=3 experiment=smoke").rounds == 3
 
 
+def test_the_small_scale_needs_no_experiment_and_no_download() -> None:
+    config = compose("scale=small")
+    assert (config.rounds, config.fleet.clients, config.clients_per_round) == (2, 8, 4)
+    assert (config.dataset.name, config.dataset.max_train) == ("digits", 400)
+    assert compose("scale=small rounds=3").rounds == 3
+    assert compose("dataset=cifar10 scale=small").dataset.name == "cifar10"
+    assert compose("experiment=smoke scale=small").fleet.clients == 8
+    assert compose("scale=full") == compose()
+
+
 def test_values_may_be_quoted_and_hold_any_character() -> None:
     assert compose("dataset.path='/a (1)/b, c=d'").dataset.path == "/a (1)/b, c=d"
     assert compose(["dataset.path=/a b"]).dataset.path == "/a b"
@@ -157,6 +173,13 @@ MODELS = ", ".join(choices("model"))
             "experiment=nope",
             f"unknown experiment 'nope'; choose from {', '.join(choices('experiment'))}",
         ),
+        (
+            "experiment=scalefl_table3_resnet110_heterofl",
+            "unknown experiment 'scalefl_table3_resnet110_heterofl'; "
+            "did you mean scalefl_table3_resnet110? "
+            f"Choose from {', '.join(choices('experiment'))}",
+        ),
+        ("scale=tiny", "unknown scale 'tiny'; choose from full, small"),
         ("model=_bert", f"unknown model '_bert'; did you mean bert? Choose from {MODELS}"),
         (
             "checkpoint.evry=1",

@@ -1,65 +1,127 @@
-"""The recipes of conf/experiment: the papers' settings, and their scaled-down twins run."""
+"""The recipes of conf/experiment: rows of the papers' tables, which also run scaled down."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from server_app import app as server
-from server_app.config.composing import choices, compose
+from server_app.config.composing import ConfigError, _merge_per_strategy, choices, compose
 from server_app.record.run_record import RunRecord
 from strategies.methods.scalefl import ScaleFLSettings
 from tests.support.grids import InProcessGrid
 
-RECIPES = [name for name in choices("experiment") if name.startswith("scalefl_table")]
-TWINS = [name for name in RECIPES if name.endswith("_small")]
+SPLITS = {
+    "table3_resnet110": ((36, 0.7), (42, 0.7), (48, 0.75), (54, 1.0)),
+    "table3_msdnet24": ((15, 0.65), (18, 0.7), (21, 0.85), (24, 1.0)),
+    "table4_efficientnet_b4": ((22, 0.7), (24, 0.75), (27, 0.85), (32, 1.0)),
+    "table5_bert": ((4, 0.4), (6, 0.55), (9, 0.75), (12, 1.0)),
+}
+"""Units and width of ScaleFL's levels."""
+WIDTHS = {
+    "table3_resnet110": (0.35, 0.5, 0.7, 1.0),
+    "table3_msdnet24": (0.35, 0.5, 0.75, 1.0),
+    "table4_efficientnet_b4": (0.33, 0.48, 0.7, 1.0),
+    "table5_bert": (0.3, 0.45, 0.7, 1.0),
+}
+"""Of the levels of all other methods."""
+ROWS = [
+    *((recipe, method) for recipe in SPLITS for method in ("fedavg", "heterofl", "scalefl")),
+    ("table3_resnet110", "decoupled"),
+]
 
 
-def test_every_row_of_the_tables_has_a_recipe_and_a_twin() -> None:
-    rows = {
-        "table3_resnet110": ("fedavg", "decoupled", "heterofl", "scalefl"),
-        "table3_msdnet24": ("fedavg", "heterofl", "scalefl"),
-        "table4_efficientnet_b4": ("fedavg", "heterofl", "scalefl"),
-        "table5_bert": ("fedavg", "heterofl", "scalefl"),
-    }
-    expected = [f"scalefl_{row}_{method}" for row, methods in rows.items() for method in methods]
-    assert sorted(RECIPES) == sorted(expected + [f"{name}_small" for name in expected])
+def test_every_table_and_network_has_a_recipe() -> None:
+    recipes = [name for name in choices("experiment") if name.startswith("scalefl_table")]
+    assert recipes == sorted(f"scalefl_{recipe}" for recipe in SPLITS)
+
+
+@pytest.mark.parametrize(("recipe", "method"), ROWS)
+def test_a_row_has_the_levels_of_its_table(recipe: str, method: str) -> None:
+    config = compose(f"experiment=scalefl_{recipe} strategy={method}")
+    assert config.model.name == recipe.partition("_")[2]
+    strategy = config.strategy
+    assert (strategy.name, strategy.ratios) == (method, None)
+    splits, widths = (SPLITS[recipe], None) if method == "scalefl" else (None, WIDTHS[recipe])
+    assert (strategy.splits, strategy.widths) == (splits, widths)
+    assert strategy.rounding == ("ceil" if method == "heterofl" else "floor")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rounds", "clients", "batch_size", "milestones"),
+    [
+        ("table3_resnet110", 400, 100, 16, (100, 200)),
+        ("table3_msdnet24", 400, 100, 16, (100, 200)),
+        ("table4_efficientnet_b4", 90, 50, 64, (30, 60)),
+        ("table5_bert", 100, 50, 16, ()),
+    ],
+)
+def test_a_recipe_has_the_settings_of_the_paper(
+    recipe: str, rounds: int, clients: int, batch_size: int, milestones: tuple[int, ...]
+) -> None:
+    config = compose(f"experiment=scalefl_{recipe}")
+    assert (config.rounds, config.fleet.clients, config.clients_per_round) == (rounds, clients, 10)
+    train = config.train
+    assert (train.epochs, train.batch_size, train.milestones) == (5, batch_size, milestones)
+    assert (config.dataset.partition, config.dataset.alpha) == ("dirichlet", 100)
+
+
+def test_scalefl_is_the_recipes_default_and_any_strategy_has_levels_in_them() -> None:
+    recipe = "experiment=scalefl_table3_msdnet24"
+    assert compose(recipe) == compose(f"{recipe} strategy=scalefl")
+    assert compose(f"{recipe} strategy=decoupled").strategy.widths == WIDTHS["table3_msdnet24"]
 
 
 def test_the_columns_of_the_tables_are_overrides() -> None:
-    recipe = "experiment=scalefl_table3_resnet110_scalefl"
-    config = compose(f"{recipe} dataset=cifar100 dataset.alpha=1 dataset.partition=dirichlet")
+    config = compose("experiment=scalefl_table3_resnet110 dataset=cifar100 dataset.alpha=1")
     assert (config.dataset.name, config.dataset.alpha) == ("cifar100", 1.0)
-    settings = config.rounds, config.fleet.clients, config.clients_per_round, config.train.epochs
-    assert settings == (400, 100, 10, 5)
-    assert compose(f"{recipe}").dataset.alpha == 100
-    text = compose("experiment=scalefl_table5_bert_scalefl")
-    assert (text.rounds, text.fleet.clients, text.clients_per_round) == (100, 50, 10)
-    assert (text.train.lr, text.train.weight_decay) == (3e-5, 1e-4)
-    assert isinstance(text.strategy, ScaleFLSettings)
-    assert (text.strategy.beta, text.strategy.temperature) == (0.05, 3.0)
 
 
-def test_bert_starts_from_the_published_weights_and_its_twin_from_chance() -> None:
-    for method in ("fedavg", "heterofl", "scalefl"):
-        recipe = f"experiment=scalefl_table5_bert_{method}"
-        config, twin = compose(recipe), compose(f"{recipe}_small")
-        published = "hub:google-bert/bert-base-uncased"
-        assert config.model.weights == config.dataset.tokenizer == published
-        assert twin.model.weights is twin.dataset.tokenizer is None
+def test_bert_has_a_small_rate_and_scalefl_half_its_usual_beta_there() -> None:
+    config = compose("experiment=scalefl_table5_bert")
+    assert (config.train.lr, config.train.weight_decay) == (3e-5, 1e-4)
+    assert isinstance(config.strategy, ScaleFLSettings)
+    assert (config.strategy.beta, config.strategy.temperature) == (0.05, 3.0)
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_a_scaled_down_twin_runs(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fedavg", "heterofl", "scalefl"])
+def test_bert_starts_from_the_published_weights_and_a_small_one_from_chance(method: str) -> None:
+    recipe = f"experiment=scalefl_table5_bert strategy={method}"
+    config, small = compose(recipe), compose(f"{recipe} scale=small")
+    published = "hub:google-bert/bert-base-uncased"
+    assert config.model.weights == config.dataset.tokenizer == published
+    assert small.model.weights is small.dataset.tokenizer is None
+
+
+def test_what_is_typed_wins_over_the_recipe_for_the_strategy_and_for_the_scale() -> None:
+    levels = "strategy.splits=[[27,0.5],[54,1]] rounds=3 dataset=mnist"
+    config = compose(f"{levels} scale=small experiment=scalefl_table3_resnet110")
+    assert config.strategy.splits == ((27, 0.5), (54, 1.0))
+    assert (config.rounds, config.dataset.name) == (3, "mnist")
+
+
+def test_an_unknown_strategy_in_a_recipe_is_answered_with_the_choices() -> None:
+    config = OmegaConf.create({"strategy": {"name": "scalefl"}, "per_strategy": {"scalefI": {}}})
+    with pytest.raises(ConfigError, match="no key 'scalefI' in per_strategy; did you mean scalefl"):
+        _merge_per_strategy(config)
+
+
+@pytest.mark.parametrize(("recipe", "method"), ROWS)
+def test_a_row_runs_scaled_down(recipe: str, method: str, tmp_path: Path) -> None:
+    row = f"experiment=scalefl_{recipe} strategy={method} scale=small"
+    small = compose(row)
+    assert (small.rounds, small.fleet.clients, small.clients_per_round) == (2, 8, 4)
+    assert small.dataset.name == ("docstrings" if recipe == "table5_bert" else "digits")
     config = compose(
-        f"experiment={name} rounds=1 fleet.clients=4 dataset.max_train=64 dataset.max_test=32 "
+        f"{row} rounds=1 fleet.clients=4 dataset.max_train=64 dataset.max_test=32 "
         f"dataset.partition=iid output={tmp_path} name=run"
     )
     federated = server.run(InProcessGrid(4), config)
     (line,) = RunRecord(tmp_path / "run").metrics()
     assert line["clients"]["replied"] == 4
-    levels = 1 if "fedavg" in name else 4
+    levels = 1 if method == "fedavg" else 4
     assert len(line["levels"]) == len(federated.levels) == levels
     exits = line["levels"][str(levels)]["exits"]
-    assert len(exits) == (levels if name.endswith("scalefl_small") else 1)
+    assert len(exits) == (levels if method == "scalefl" else 1)
