@@ -18,14 +18,14 @@ from models import PREFIX, State, Window
 from models.slicing import is_running_statistic
 from protocol.records import Recall, Work
 from strategies.aggregation.aggregators import Aggregator
+from strategies.assignment import Assignment
 from strategies.federation import Federation, FederationError
+from strategies.fleet.coverage import Coverage
+from strategies.fleet.enrolment import Client
+from strategies.fleet.roster import Roster
 from strategies.levels.planning import Level, cluster_budgets
 from strategies.levels.submodels import Submodel, Submodels
 from strategies.method_settings import MethodSettings
-from strategies.rounds.assignment import Assignment
-from strategies.rounds.coverage import Coverage
-from strategies.rounds.enrolment import Client
-from strategies.rounds.roster import Roster
 from training.local_training import LocalTraining
 
 

@@ -154,7 +154,7 @@ def _run_dir(request: Request, choice: Choice) -> Path:
     if resume is not None:
         if request.run_dir is not None:
             raise ValueError("a run goes on in its own directory: leave out --run-dir or --resume")
-        from server_app.config.composing import run_directory  # not for --help
+        from server_app.config.saved import run_directory  # not for --help
 
         return run_directory(resume)
     if request.run_dir is not None:

@@ -21,9 +21,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from server_app.config.keys import copies, keys_by_name, values_by_key
+from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.config.settings import Config
 from server_app.config.typed import EXTRA, ConfigError, build, choose_from, reject_unknown
-from server_app.record.files import CONFIG_FILE
 from strategies.federation import ModelConfig
 from strategies.registry import method
 
@@ -35,7 +35,6 @@ __all__ = [
     "dump",
     "groups",
     "load",
-    "run_directory",
     "seen_from",
     "settings_by_name",
 ]
@@ -140,14 +139,6 @@ def load(file: Path) -> Config:
     return _checked_config(_plain(_read(file)))
 
 
-def run_directory(path: Path) -> Path:
-    """The directory of the run that a checkpoint, their folder or the directory itself is of."""
-    for folder in (path, *path.resolve().parents[:2]):
-        if (folder / CONFIG_FILE).is_file():
-            return folder
-    raise ConfigError(f"{path} is no run directory and in none (no {CONFIG_FILE})")
-
-
 @dataclass(frozen=True)
 class _Override:
     key: str
@@ -237,7 +228,7 @@ def _complete_model(config: DictConfig) -> None:
 def _fill_in_what_the_method_asks(config: DictConfig) -> None:
     """Give the model the norm and the scaler that the method asks for, where it leaves them open.
 
-    A model that has no such choice is told of when the run starts (strategies/rounds/coverage.py).
+    A model that has no such choice is told of when the run starts (strategies/fleet/coverage.py).
     """
     from models import family
 

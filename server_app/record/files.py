@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
+from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
 
-CONFIG_FILE = "config.yaml"
 LOG_FILE = "flower.log"
 METRICS_FILE = "metrics.jsonl"
 PROGRESS_FILE = "progress.jsonl"

@@ -15,8 +15,8 @@ from server_app.record.files import PROGRESS_FILE
 from server_app.record.round_line import round_line
 from server_app.record.run_record import RunRecord
 from strategies.base import NestedStrategy
-from strategies.rounds.coverage import Coverage
-from strategies.rounds.enrolment import Client
+from strategies.fleet.coverage import Coverage
+from strategies.fleet.enrolment import Client
 from strategies.rounds.observer import Observer
 
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows

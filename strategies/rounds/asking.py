@@ -11,10 +11,10 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from protocol.records import size
+from strategies.assignment import Assignment
+from strategies.fleet.streaming import Reply, stream
 from strategies.method import Method
-from strategies.rounds.assignment import Assignment
 from strategies.rounds.messages import messages
-from strategies.rounds.streaming import Reply, stream
 from strategies.rounds.tally import Tally
 
 

@@ -13,10 +13,10 @@ from protocol.records import Trained, read_slice
 from protocol.records import size as size_of
 from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.update import RefusedUpdateError, Update
+from strategies.assignment import Assignment
 from strategies.federation import Federation, FederationError
-from strategies.rounds.assignment import Assignment
-from strategies.rounds.enrolment import Client
-from strategies.rounds.streaming import Reply
+from strategies.fleet.enrolment import Client
+from strategies.fleet.streaming import Reply
 from strategies.rounds.tally import Tally
 
 

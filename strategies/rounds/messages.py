@@ -9,9 +9,9 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from models import extract
 from protocol.arrays import pack
+from strategies.assignment import Assignment
 from strategies.levels.submodels import Submodel
 from strategies.method import Method
-from strategies.rounds.assignment import Assignment
 
 Given = TypeVar("Given", bound=Assignment)
 

@@ -12,14 +12,14 @@ from torch import Tensor
 from models import Slice, State
 from models.registry import SlicedNetwork
 from strategies.aggregation.update import Update
+from strategies.assignment import Assignment
 from strategies.base import NestedStrategy
+from strategies.fleet.enrolment import Client
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Submodel
 from strategies.method_settings import MethodSettings
 from strategies.registry import METHODS
-from strategies.rounds.assignment import Assignment
-from strategies.rounds.enrolment import Client
 from training.local_training import LocalTraining
 from training.placement import PlacedNetwork
 

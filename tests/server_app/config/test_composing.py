@@ -26,7 +26,7 @@ from server_app.config.composing import (
     groups,
     load,
 )
-from server_app.record.files import CONFIG_FILE
+from server_app.config.saved import CONFIG_FILE
 from strategies.federation import FleetConfig
 from strategies.methods.heterofl import HeteroFLSettings
 

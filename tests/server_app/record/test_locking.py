@@ -20,8 +20,9 @@ import pytest
 
 from nestfl.commands.run import Choice, Request, run
 from server_app.config.composing import Config, ConfigError, compose
+from server_app.config.saved import CONFIG_FILE
 from server_app.record import checkpoint
-from server_app.record.files import CONFIG_FILE, LAUNCHER_LOCK, RECORD_LOCK
+from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK
 from server_app.record.locking import Lock
 from server_app.record.run_record import RunRecord
 

@@ -22,9 +22,9 @@ from rich.console import Console
 from torch import Tensor
 
 from server_app.config.composing import Config, ConfigError, compose, load
+from server_app.config.saved import CONFIG_FILE
 from server_app.record import checkpoint
 from server_app.record.checkpoint import CheckpointError
-from server_app.record.files import CONFIG_FILE
 from server_app.record.metrics import RoundMetrics, read_metrics
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from strategies.fleet.enrolment import Client
 from strategies.levels.submodels import Submodel
-from strategies.rounds.enrolment import Client
 
 
 @dataclass(frozen=True, eq=False)

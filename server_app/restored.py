@@ -14,9 +14,10 @@ from models.slicing import Slice
 from models.task import Task
 from protocol.settings import TrainSettings
 from server_app.app import strategy_of
-from server_app.config.composing import ConfigError, load, run_directory
+from server_app.config.composing import ConfigError, load
+from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
-from server_app.record.files import CONFIG_FILE, PROGRESS_FILE
+from server_app.record.files import PROGRESS_FILE
 
 
 @dataclass(frozen=True, eq=False)

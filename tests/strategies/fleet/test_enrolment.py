@@ -15,10 +15,10 @@ from sklearn.datasets import load_digits
 
 from protocol.reading import ProtocolError
 from protocol.records import Profile
-from server_app.record.restored import load_level
+from server_app.restored import load_level
 from strategies.base import NestedStrategy
 from strategies.federation import FederationError
-from strategies.rounds import enrolment
+from strategies.fleet import enrolment
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import Fault, InProcessGrid
 
