@@ -19,10 +19,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from server_app.config.composing import Config, dump
-from server_app.config.saved import run_directory
+from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
-from server_app.config.saved import CONFIG_FILE
-from server_app.record.files import (METRICS_FILE, RECORD_LOCK, SUMMARY_FILE, claim, new_directory, write_text)
+from server_app.record.files import (
+    METRICS_FILE,
+    RECORD_LOCK,
+    SUMMARY_FILE,
+    claim,
+    new_directory,
+    write_text,
 )
 from server_app.record.locking import PATIENCE, Lock
 from server_app.record.metrics import RoundMetrics, finite, numbers, read_metrics, to_line
