@@ -24,7 +24,7 @@ from server_app.config.keys import copies, keys_by_name, values_by_key
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.config.settings import Config
 from server_app.config.typed import EXTRA, ConfigError, build, choose_from, reject_unknown
-from strategies.federation import ModelConfig
+from strategies.federation import FleetConfig, ModelConfig
 from strategies.registry import method
 
 __all__ = [
@@ -80,7 +80,9 @@ def _checked_config(values: Mapping[str, Any]) -> Config:
         settings = method(str(given.get("name"))).Settings
     except ValueError as error:
         raise ConfigError(f"strategy.name: {error}") from error
-    return build(Config, {**values, "strategy": build(settings, given, "strategy")})
+    fleet = build(FleetConfig, values["fleet"], "fleet")  # first: strategies copy its budgets
+    chosen = build(settings, given, "strategy")
+    return build(Config, {**values, "fleet": fleet, "strategy": chosen})
 
 
 def _with_the_tokenizer_of_its_weights(config: Config) -> Config:

@@ -21,10 +21,10 @@ from strategies.aggregation.update import Update
 PROJECT = Path(__file__).parents[2]
 README = (PROJECT / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-TWIN, ROLLING = EXAMPLES[1:]
+TWIN, FEDROLEX, OWN_SERVER = EXAMPLES[1:]
 COPIED = {
     *("client_app", "conf", "data", "inference", "models", "nestfl", "protocol", "server_app"),
-    *("strategies", "tests", "LICENSE", "README.md", "pyproject.toml"),
+    *("strategies", "tests", "training", "LICENSE", "README.md", "pyproject.toml"),
 }
 
 SHORT_RUN = (
@@ -35,12 +35,12 @@ FEDERATE = f"""
 import torch
 from server_app import app as server
 from server_app.config.composing import compose
-from strategies.registry import strategy
+from server_app.config.weights import read_weights
 from tests.support.grids import InProcessGrid
 
 def federate(overrides, name):
     config = compose(f"{{overrides}} {SHORT_RUN} output=runs name={{name}}")
-    made = strategy(config.strategy.name)(server.federation(config), None)
+    made = server.strategy_of(config)
     before = {{name: tensor.clone() for name, tensor in made.state.items()}}
     after = server.run(InProcessGrid(4), config)
     unchanged = [name for name in before if torch.equal(after.state[name], before[name])]
@@ -159,7 +159,7 @@ assert [level.split.width for level in trained.levels] == [0.35, 0.5, 0.7, 1.0]
 torch.save(trained.network(4).state_dict(), "twin.pt")
 
 config = compose("model=twin strategy=heterofl model.weights=twin.pt fleet=small")
-again = strategy("heterofl")(server.federation(config), None)
+again = server.strategy_of(config, weights=read_weights("twin.pt"))
 assert all(torch.equal(again.state[name], tensor) for name, tensor in trained.state.items())
 
 by_cost = federate("model=twin strategy=scalefl", "second")
@@ -212,32 +212,44 @@ def test_a_users_own_network_is_sliced_and_averaged() -> None:
 # --- a strategy of your own ------------------------------------------------------------------
 
 
-def save_rolling(checkout: Path) -> None:
-    (checkout / said(r"Save it as `(strategies/\w+\.py)`")).write_text(ROLLING)
-    registry = checkout / said(r"import it in `(strategies/registry\.py)`")
-    entry = said(r'\(`("\w+": \w+)`\)')
-    text = registry.read_text().replace(
-        "from strategies.methods.scalefl",
-        "from strategies.rolling import Rolling\nfrom strategies.methods.scalefl",
-    )
-    registry.write_text(text.replace('    "scalefl"', f'    {entry},\n    "scalefl"'))
-    source, copy, name = re.findall(
-        r"copy `(conf/strategy/\w+\.yaml)` to `(\w+\.yaml)` with `([^`]+)`", README
-    )[0]
-    text = (checkout / source).read_text()
-    (checkout / source).with_name(copy).write_text(re.sub("^name: .*", name, text, flags=re.M))
+def save_fedrolex(checkout: Path) -> None:
+    """Add a method as the README says: one Python file, one line of the registry, one YAML."""
+    (checkout / said(r"Save it as `(strategies/methods/\w+\.py)`")).write_text(FEDROLEX)
+    registry = checkout / said(r"to `(strategies/registry\.py)`")
+    line = said(r'add the line `(".*?",)` to')
+    text = registry.read_text()
+    registry.write_text(text.replace("METHODS = {\n", f"METHODS = {{\n    {line}\n"))
+    (settings,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    (checkout / said(r"save this as `(conf/strategy/\w+\.yaml)`")).write_text(settings)
 
 
 def test_a_users_own_strategy_trains(checkout: Path) -> None:
-    save_rolling(checkout)
-    command = said(r"`nestfl run (strategy=rolling)`")
+    save_fedrolex(checkout)
+    command = said(r"`nestfl run (strategy=fedrolex strategy.step=2)`")
     script = f"""{FEDERATE}
 trained = federate({command!r}, "run")
-assert type(trained).__name__ == "Rolling"
-assert trained.window_of(0).seed == 2
-print("trained")
+assert type(trained).__name__ == "FedRolex"
+assert trained.window_of(0, round=3).seed == 6
+try:
+    compose("strategy=fedrolex strategy.beta=1")
+except ValueError as error:
+    assert "no key 'beta' in strategy; " in str(error) and "step" in str(error), error
+    print("trained")
 """
     assert python(checkout, script).endswith("trained\n")
+
+
+def test_the_ten_lines_of_a_server_of_ones_own_run(checkout: Path) -> None:
+    script = f"""
+from flwr.app import Context, RecordDict
+from tests.support.grids import InProcessGrid
+{OWN_SERVER.replace("fleet=small", f"fleet=small {SHORT_RUN}")}
+context = Context(1, 0, {{}}, RecordDict(), {{}})
+app(grid=InProcessGrid(4), context=context)
+"""
+    told = python(checkout, script)
+    assert "Global Arrays" in told
+    assert "3: {'global'" in re.sub(r"\s+", " ", told)
 
 
 # --- as a user types it ----------------------------------------------------------------------
@@ -247,10 +259,10 @@ print("trained")
 def test_nestfl_run_trains_a_users_own_network_with_a_users_own_strategy(checkout: Path) -> None:
     file, line = save_twin(checkout)
     add_line(file, line, beside_the_others)
-    save_rolling(checkout)
+    save_fedrolex(checkout)
     command = "from nestfl.cli import app; app()"
     done = subprocess.run(
-        [sys.executable, "-c", command, "run", "model=twin", "strategy=rolling",
+        [sys.executable, "-c", command, "run", "model=twin", "strategy=fedrolex",
          *SHORT_RUN.split(), "output=runs", "name=mine"],
         cwd=checkout,
         env={**os.environ, "PYTHONPATH": str(checkout)},

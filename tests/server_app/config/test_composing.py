@@ -29,6 +29,7 @@ from server_app.config.composing import (
 from server_app.config.saved import CONFIG_FILE
 from strategies.federation import FleetConfig
 from strategies.methods.heterofl import HeteroFLSettings
+from strategies.methods.scalefl import ScaleFLSettings
 
 EVERY_CHOICE = [f"{group}={name}" for group in groups() for name in choices(group)]
 TEXTS = [f"dataset={name}" for name in ("docstrings", "sst2", "ag-news")]
@@ -72,7 +73,9 @@ def test_every_choice_composes_and_is_read_back_equal(override: str, tmp_path: P
 
 
 def test_every_file_can_be_chosen_or_is_part_of_another() -> None:
-    assert groups() == ["dataset", "experiment", "fleet", "model", "scale", "strategy", "train"]
+    assert groups() == [
+        *("aggregation", "dataset", "experiment", "fleet", "model", "scale", "strategy", "train"),
+    ]
     files = {f"{file.parent.name}={file.stem}" for file in CONF.glob("*/*.yaml")}
     assert files - set(EVERY_CHOICE) == {
         *("dataset=_shared", "dataset=_text", "model=_bert", "model=_resnet"),
@@ -194,7 +197,7 @@ MODELS = ", ".join(choices("model"))
             "weighting=exampels",
             "unknown weighting 'exampels'; did you mean examples? Choose from uniform, examples",
         ),
-        ("fleet.clients=0", "fleet.clients is 0: expected at least 1"),
+        ("fleet.clients=0", "fleet: clients is 0: expected at least 1"),
         ("seed=-1", "seed is -1: expected 0 or more"),
         ("rounds.x=3", "no key 'rounds.x': rounds is a single value"),
         ("evaluate=3", "evaluate: set its keys one by one, evaluate.every=..."),
@@ -287,16 +290,16 @@ MODELS = ", ".join(choices("model"))
         *(
             (
                 f"strategy.window=random model.norm={norm}",
-                f"strategy.window is random, but model.norm {norm} keeps one set of statistics for "
-                "all clients of a level, who then have other channels each: choose another window, "
-                "or norm bn or gn",
+                f"strategy: window is random, but model.norm {norm} keeps one set of statistics "
+                "for all clients of a level, who then have other channels each: choose another "
+                "window, or norm bn or gn",
             )
             for norm in ("bn-running", "bn-static")
         ),
         *(
             (
                 f"strategy.window={window} model.shortcut=A",
-                f"strategy.window is {window}, but model.shortcut A pads where the first channels "
+                f"strategy: window is {window}, but model.shortcut A pads where the first channels "
                 "belong: choose window prefix, or shortcut B",
             )
             for window in ("upper-right", "lower-left", "lower-right", "middle", "random")
@@ -390,3 +393,28 @@ def test_tiers_divide_the_fleet_by_its_shares(clients: int, shares: list[int]) -
     tiers = [fleet.tier_of(client) for client in range(clients)]
     assert tiers == sorted(tiers)
     assert [tiers.count(tier) for tier in range(len(shares))] == counts
+
+
+def test_a_run_of_before_its_keys_were_renamed_is_read(tmp_path: Path) -> None:
+    now = compose("strategy=heterofl in_flight=7")
+    text = dump(now).replace("in_flight: 7", "window: 7")
+    text = text.replace("  masked_loss: true\n", "").replace(
+        "  norm: bn-static\n  scaler: train\n", ""
+    )
+    old = "  window: prefix\n  objective: masked-cross-entropy\n  objective_settings: {}\n"
+    text = text.replace("  name: heterofl\n", f"  name: heterofl\n{old}").replace(
+        "  name: resnet20\n", "  name: resnet20\n  norm: bn-static\n  scaler: train\n"
+    )
+    (tmp_path / CONFIG_FILE).write_text(text)
+    assert load(tmp_path / CONFIG_FILE) == now
+    resumed = compose(f"resume={tmp_path} rounds=30")
+    assert (resumed.in_flight, resumed.rounds, resumed.strategy) == (7, 30, now.strategy)
+    distilled = dump(compose("")).replace("  beta: 0.1\n", "")
+    old = "  objective: self-distillation\n  objective_settings: {beta: 0.4, start: 3}\n"
+    distilled = distilled.replace("  start: 1\n", "").replace(
+        "  temperature", f"{old}  temperature"
+    )
+    (tmp_path / CONFIG_FILE).write_text(distilled)
+    settings = load(tmp_path / CONFIG_FILE).strategy
+    assert isinstance(settings, ScaleFLSettings)
+    assert (settings.beta, settings.start) == (0.4, 3)
