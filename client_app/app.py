@@ -81,7 +81,7 @@ def statistics(message: Message, context: Context) -> Message:
 
 
 def received(message: Message) -> tuple[Work, SlicedNetwork]:
-    """The work of a message, and its slice as a network."""
+    """Return the work of a message, and its slice as a network."""
     set_threads()
     work = Work.read(message.content)
     form = form_of(work.task, work.slice)
@@ -90,7 +90,7 @@ def received(message: Message) -> tuple[Work, SlicedNetwork]:
 
 
 def own_data(work: Work, context: Context) -> ClientData:
-    """This device's data: its own files, or its partition of the named data set."""
+    """Return this device's data: its own files, or its partition of the named data set."""
     path = context.node_config.get("data")
     if path is not None:
         return device_data(str(path), work.dataset)
@@ -104,14 +104,14 @@ def own_data(work: Work, context: Context) -> ClientData:
 
 
 def own_partition(context: Context) -> tuple[int | None, int | None]:
-    """Which part of the run's data set this device was given, and of how many."""
+    """Return which part of the run's data set this device was given, and of how many."""
     numbers = (context.node_config.get(key) for key in ("partition-id", "num-partitions"))
     partition, partitions = (None if number is None else int(number) for number in numbers)
     return partition, partitions
 
 
 def own_budget(work: Work, context: Context) -> float | None:
-    """The share of the full model that this device affords: named, or measured.
+    """Return the share of the full model that this device affords: named, or measured.
 
     A device that holds a partition of a named data set is one of the config's fleet, which says
     what it affords.

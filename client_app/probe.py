@@ -61,7 +61,7 @@ def probe(task: Task, settings: TrainSettings, seconds: float = 1.0) -> Probe:
 
 
 def budget(probe: Probe, memory_bytes: int, samples_per_second: float) -> float:
-    """The share of the full model that a device can afford, 0 to 1: the scarcer of two shares.
+    """Return the share of the full model that a device affords, 0 to 1: the scarcer of two.
 
     Memory: what may be used of the free memory, by what the full model takes to train
     (`memory_bytes`). Speed: a network costs about the square of its width, so the full one runs
@@ -79,7 +79,7 @@ def budget(probe: Probe, memory_bytes: int, samples_per_second: float) -> float:
 
 
 def measured_budget(task: Task, settings: TrainSettings) -> float:
-    """The share of a task's full model that this device affords, by its memory and its speed."""
+    """Return the share of a task's full model that this device affords, by memory and speed."""
     measured = probe(task, settings)
     parameters = sum(p.numel() for p in task.build(Slice(), device="meta").parameters())
     return budget(measured, BYTES_PER_PARAMETER * parameters, SAMPLES_PER_SECOND)

@@ -21,7 +21,7 @@ LONGEST_HEADER = 512
 
 
 def pack(state: Mapping[str, Tensor]) -> ArrayRecord:
-    """A slice's tensors as one flat array per dtype, in the order of its names."""
+    """Return a slice's tensors as one flat array per dtype, in the order of its names."""
     groups: dict[str, list[Tensor]] = {}
     for tensor in state.values():
         groups.setdefault(_kind(tensor), []).append(tensor.detach().cpu().reshape(-1))
@@ -29,7 +29,7 @@ def pack(state: Mapping[str, Tensor]) -> ArrayRecord:
 
 
 def unpack(record: ArrayRecord, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a packed slice that has the names, shapes and dtypes of `like`."""
+    """Return the tensors of a packed slice that has the names, shapes and dtypes of `like`."""
     expected: dict[str, int] = {}
     for tensor in like.values():
         expected[_kind(tensor)] = expected.get(_kind(tensor), 0) + tensor.numel()
@@ -47,7 +47,7 @@ def unpack(record: ArrayRecord, like: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def _flat(array: Array, kind: str, size: int) -> Tensor:
-    """The values of an array that must be flat, of a dtype and of a size.
+    """Return the values of an array that must be flat, of a dtype and of a size.
 
     Its own word on these is not taken: NumPy would make room for as many values as the header
     names, however few follow. So the header is read first, and the bytes are counted.

@@ -13,7 +13,7 @@ SHARED = ("client_app", "data", "models", "protocol", "strategies", "training")
 
 @cache
 def code_hash() -> str:
-    """A hash of the sources that server and clients must have in common."""
+    """Return a hash of the sources that server and clients must have in common."""
     root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for package in SHARED:

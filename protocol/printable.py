@@ -17,7 +17,7 @@ _ESCAPES = re.compile(
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    """The text in one line without what moves the cursor, colours, hides or turns letters around.
+    """Return the text in one line, without what moves the cursor, colours, hides or turns letters.
 
     Escape sequences go, white space becomes spaces, and of what is left only printable characters
     stay: no control characters, no marks of direction. A text that is too long ends in an ellipsis.

@@ -56,35 +56,35 @@ def check_names(
 
 
 def whole(value: object, name: str, least: int = 0, most: int = MOST) -> int:
-    """The value, if it is a whole number in that range."""
+    """Return the value, if it is a whole number in that range."""
     if type(value) is int and least <= value <= most:
         return value
     raise ProtocolError(f"{name} is {shown(value)}: expected a whole number, {least} to {most}")
 
 
 def number(value: object, name: str) -> float:
-    """The value, if it is a number; one that is infinite, or none, is left to the caller."""
+    """Return the value, if it is a number; one that is infinite, or none, is left to the caller."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     raise ProtocolError(f"{name} is {shown(value)}: expected a number")
 
 
 def within(value: object, name: str, least: float, most: float) -> float:
-    """The value, if it is a number in that range."""
+    """Return the value, if it is a number in that range."""
     if least <= number(value, name) <= most:
         return number(value, name)
     raise ProtocolError(f"{name} is {shown(value)}: expected a number, {least:g} to {most:g}")
 
 
 def text(value: object, name: str, longest: int) -> str:
-    """The value, if it is a text that is not too long."""
+    """Return the value, if it is a text that is not too long."""
     if isinstance(value, str) and len(value) <= longest:
         return value
     raise ProtocolError(f"{name} is {shown(value)}: expected a text of at most {longest} letters")
 
 
 def shown(value: object) -> str:
-    """A foreign value, as far as a message has room for it."""
+    """Return a foreign value, as far as a message has room for it."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, list | tuple | dict):

@@ -93,13 +93,13 @@ class Work:
     """Of batch norm in a client's test: those of its training examples, or of each test batch."""
 
     def record(self) -> ConfigRecord:
-        """All but what is as by default, which both sides know, in few bytes: slices are small."""
+        """Return all but what is as by default, which both sides know, in few bytes."""
         packed = _squeeze(json.dumps(_changed(self), separators=(",", ":")))
         return ConfigRecord({"code": code_hash(), "version": VERSION, "packed": packed})
 
     @classmethod
     def read(cls, content: RecordDict) -> Work:
-        """The work in a message, from a server that runs the same code."""
+        """Return the work in a message, from a server that runs the same code."""
         record = content.config_records[WORK]
         check_code(str(record["code"]), int(str(record["version"])))
         fields = _tuples(json.loads(_expand(bytes(record["packed"]))))  # type: ignore[arg-type]
@@ -160,7 +160,7 @@ class Profile:
 
     @classmethod
     def read(cls, content: RecordDict) -> Profile:
-        """A client's profile; anything else is a ProtocolError."""
+        """Return a client's profile, or raise ProtocolError."""
         with reading("a profile"):
             check_names(content, (PROFILE,), "the reply", "names")
             record = _record(content, PROFILE, ConfigRecord)
@@ -190,7 +190,7 @@ class Trained:
 
     @classmethod
     def read(cls, content: RecordDict) -> Trained:
-        """A client's report of its training; anything else is a ProtocolError."""
+        """Return a client's report of its training, or raise ProtocolError."""
         with reading("a report"):
             metrics = _record(content, METRICS, MetricRecord)
             forgot = "forgot" in metrics
@@ -223,7 +223,7 @@ class Evaluation:
 
     @classmethod
     def read(cls, content: RecordDict, exits: int) -> Evaluation:
-        """A client's test of a network with so many exits; anything else is a ProtocolError."""
+        """Return a client's test of a network with so many exits, or raise ProtocolError."""
         with reading("a report"):
             check_names(content, (METRICS,), "the reply", "names")
             metrics = _record(content, METRICS, MetricRecord)
@@ -250,14 +250,14 @@ def _record(content: RecordDict, name: str, kind: type[Kind]) -> Kind:
 
 
 def read_slice(content: RecordDict, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a reply that holds them and a report, with the names and shapes of `like`."""
+    """Return the tensors of a reply that has them and a report, named and shaped like `like`."""
     with reading("a reply"):
         check_names(content, (ARRAYS, METRICS), "the reply", "names")
         return unpack(_record(content, ARRAYS, ArrayRecord), like)
 
 
 def footprint(content: RecordDict) -> int:
-    """The bytes that a message's content takes in memory, or somewhat less: names count too."""
+    """Return the bytes that a message's content takes in memory, or somewhat less."""
     return _bytes_of(content)
 
 
@@ -272,7 +272,7 @@ def _bytes_of(value: object) -> int:
 
 
 def size(content: RecordDict) -> int:
-    """The bytes of a message's content: the arrays, and the settings beside them.
+    """Return the bytes of a message's content: the arrays, and the settings beside them.
 
     The few numbers of a report are not counted.
     """
@@ -283,7 +283,7 @@ def size(content: RecordDict) -> int:
 
 @cache
 def _usual() -> bytes:
-    """The words that settings are made of, which both sides know: what zlib need not send."""
+    """Return the words that settings are made of, which both sides know and zlib need not send."""
     settings = (Task(""), Slice(), DatasetSpec(), TrainSettings())
     return json.dumps([asdict(each) for each in settings], separators=(",", ":")).encode()
 
@@ -294,7 +294,7 @@ def _squeeze(text: str) -> bytes:
 
 
 def _expand(packed: bytes) -> str:
-    """The text that was squeezed: a few bytes may not fill a device's memory."""
+    """Return the text that was squeezed: a few bytes may not fill a device's memory."""
     expander = zlib.decompressobj(zdict=_usual())
     plain = expander.decompress(packed, LONGEST_WORK)
     if not expander.eof:
@@ -303,7 +303,7 @@ def _expand(packed: bytes) -> str:
 
 
 def _changed(value: Any) -> Any:
-    """A dataclass as a dictionary of the fields that are not as by default."""
+    """Return a dataclass as a dictionary of the fields that are not as by default."""
     if not is_dataclass(value) or isinstance(value, type):
         return value
     usual = {

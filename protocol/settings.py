@@ -68,7 +68,7 @@ class TrainSettings:
 
 
 def learning_rate(settings: TrainSettings, round: int) -> float:
-    """The learning rate of a round; rounds are counted from 1."""
+    """Return the learning rate of a round; rounds are counted from 1."""
     if round < 1:
         raise ValueError(f"round is {round}: expected at least 1")
     if settings.schedule == "step":
@@ -82,7 +82,7 @@ def learning_rate(settings: TrainSettings, round: int) -> float:
 
 
 def _finite(number: float) -> float:
-    """The number; NaN, which fails every comparison, for what is not finite."""
+    """Return the number; NaN, which fails every comparison, for what is not finite."""
     return number if math.isfinite(number) else math.nan
 
 

@@ -44,7 +44,7 @@ class RestoredLevel:
 
 
 def load_level(path: Path, number: int | None = None) -> RestoredLevel:
-    """A level of the run that `path` is of: its directory, or a checkpoint; the largest if None."""
+    """Return a level of the run that `path` (a directory or checkpoint) is of; None the largest."""
     directory = run_directory(path)
     saved = checkpoint.load(path)
     config = load(directory / CONFIG_FILE)

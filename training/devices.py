@@ -12,7 +12,7 @@ from protocol.settings import DeviceKind, PrecisionKind
 
 
 def choose_device(kind: DeviceKind) -> torch.device:
-    """The device asked for; `auto` takes CUDA, then MPS, then the CPU."""
+    """Return the device asked for; `auto` takes CUDA, then MPS, then the CPU."""
     offered = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -27,7 +27,7 @@ def choose_device(kind: DeviceKind) -> torch.device:
 
 
 def choose_precision(kind: PrecisionKind, device: torch.device) -> torch.dtype:
-    """What autocast computes in; `auto` is bf16 on CUDA devices that have it, else fp32."""
+    """Return what autocast computes in; `auto` is bf16 on CUDA devices that have it, else fp32."""
     if kind == "auto":
         has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if has_bf16 else torch.float32
@@ -60,7 +60,7 @@ def _cores() -> int:
 
 
 def _cgroup(file: str) -> str:
-    """The container's limit (cgroup v2), or nothing outside of one."""
+    """Return the container's limit (cgroup v2), or nothing outside of one."""
     try:
         return Path("/sys/fs/cgroup", file).read_text().strip()
     except OSError:
@@ -68,7 +68,7 @@ def _cgroup(file: str) -> str:
 
 
 def free_memory(device: torch.device) -> int:
-    """The bytes that a training process may still take."""
+    """Return the bytes that a training process may still take."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "mps":
@@ -91,5 +91,5 @@ def _free_system_memory() -> int:
 
 
 def resident(data: Examples, device: torch.device) -> Examples:
-    """The client's examples on the device, copied once, as kept; batches are then cut there."""
+    """Return the client's examples on the device, copied once; batches are then cut there."""
     return data if device.type == "cpu" else data.to(device)

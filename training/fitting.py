@@ -81,7 +81,7 @@ def _optimiser(net: nn.Module, settings: TrainSettings, round: int) -> Any:
 def _batches(
     data: Examples, settings: TrainSettings, order: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch without batches of one, whose variance batch norm cannot take.
+    """Yield one epoch without batches of one, whose variance batch norm cannot take.
 
     A lone last example is left out, another one each epoch. Where there is nothing but lone
     examples, each is served twice: the mean loss and the batch's statistics stay what they are.

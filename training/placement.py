@@ -59,7 +59,7 @@ class PlacedNetwork:
 
 
 def _channels_last(settings: TrainSettings, device: torch.device, net: nn.Module) -> bool:
-    """Whether it helps: on CUDA, and on CPU (1.1 to 1.25 times the speed) where it is safe."""
+    """Return whether it helps: on CUDA, and on CPU (1.1 to 1.25 times as fast) where it is safe."""
     unsafe = device.type == "cpu" and any(map(_overruns_channels_last, net.modules()))
     if settings.channels_last == "on" and unsafe:
         raise ValueError(
@@ -72,7 +72,7 @@ def _channels_last(settings: TrainSettings, device: torch.device, net: nn.Module
 
 
 def _overruns_channels_last(module: nn.Module) -> bool:
-    """Whether its backward pass on CPU writes past a buffer (seen here: crashes, 3 to 7 channels).
+    """Return whether its backward pass on CPU writes past a buffer (3 to 7 channels crashed).
 
     github.com/uxlfoundation/oneDNN/issues/6035: fewer input channels than oneDNN's block.
     """

@@ -31,7 +31,7 @@ class ExitReport:
 
 
 def evaluate(net: SlicedNetwork, data: Examples, settings: TrainSettings) -> list[ExitReport]:
-    """One report for each exit held, in order; none if there are no examples."""
+    """Return one report for each exit held, in order; none if there are no examples."""
     place = Placement.of(settings, net)
     net.to(place.device).eval()
     losses, hits = [], []
@@ -53,7 +53,7 @@ def evaluate(net: SlicedNetwork, data: Examples, settings: TrainSettings) -> lis
 def with_own_statistics(
     net: SlicedNetwork, data: Examples, settings: TrainSettings
 ) -> SlicedNetwork:
-    """The network with batch norm's statistics fixed over this data, where it has none.
+    """Return the network with batch norm's statistics fixed over this data, where it has none.
 
     A client tests on few examples, which do not tell by themselves what all inputs look like.
     """
@@ -65,7 +65,7 @@ def with_own_statistics(
 def gather_statistics(
     net: SlicedNetwork, data: Examples, settings: TrainSettings
 ) -> tuple[dict[str, Tensor], int]:
-    """This client's statistics for each static batch norm of the network, and its examples.
+    """Return this client's statistics for each static batch norm, and its number of examples.
 
     They are gathered in test mode, so that they are of what they will be used on: without
     HeteroFL's scaler.
@@ -86,7 +86,7 @@ def _frozen_over(net: SlicedNetwork, data: Examples, settings: TrainSettings) ->
 
 
 def evaluation_batches(data: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-    """The data in one fixed order, in batches of a fixed size, none of them tiny.
+    """Return the data in one fixed order, in batches of a fixed size, none of them tiny.
 
     Batch norm without running statistics judges an image by its batch, at test time too. So the
     order is mixed, lest files sorted by class make batches of one class; it and the size depend
@@ -97,7 +97,7 @@ def evaluation_batches(data: Examples) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _batch_size(examples: int) -> int:
-    """Of the sizes over half of the largest, the one whose last batch is fullest."""
+    """Return the size, over half of the largest, whose last batch is fullest."""
     if examples <= LARGEST_BATCH:
         return max(1, examples)
     sizes = range(LARGEST_BATCH, LARGEST_BATCH // 2, -1)

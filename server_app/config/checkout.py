@@ -20,7 +20,7 @@ log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
 def start_of_paths(started_in: Path, app: Path = APP) -> Path:
-    """The directory that the SuperLink was started in, or else a neutral one, and a warning."""
+    """Return the directory that the SuperLink was started in, or else a neutral one, and warn."""
     if _sources(app) == _sources(started_in, like=app):
         return started_in
     neutral = Path.home() / NEUTRAL
@@ -35,7 +35,7 @@ def start_of_paths(started_in: Path, app: Path = APP) -> Path:
 
 
 def _sources(folder: Path, like: Path | None = None) -> dict[Path, bytes]:
-    """The files that Flower would send of a folder, by the patterns of `like`'s pyproject."""
+    """Return the files that Flower would send of a folder, by the patterns of `like`."""
     settings = tomllib.loads(((like or folder) / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = settings["tool"]["flwr"]["app"]["fab-include"]
     files = {file for pattern in patterns for file in folder.glob(pattern)}

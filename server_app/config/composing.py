@@ -43,7 +43,7 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 def compose(overrides: str | Iterable[str] = "") -> Config:
-    """The configuration that overrides make, or a `ConfigError` that says which one is wrong."""
+    """Return the configuration that overrides make, or raise `ConfigError` for the wrong one."""
     parsed = [_parse(text) for text in _split(overrides)]
     chosen = [override for override in parsed if override.key in groups()]
     changed = [override for override in parsed if override.key not in groups()]
@@ -86,7 +86,7 @@ def _checked_config(values: Mapping[str, Any]) -> Config:
 
 
 def _with_the_tokenizer_of_its_weights(config: Config) -> Config:
-    """A new run's texts become the tokens that its pre-trained weights know."""
+    """Let a new run's texts become the tokens that its pre-trained weights know."""
     weights, data = config.model.weights, config.dataset
     if weights is None or data.holds != "tokens" or data.tokenizer is not None:
         return config
@@ -96,7 +96,7 @@ def _with_the_tokenizer_of_its_weights(config: Config) -> Config:
 
 
 def seen_from(folder: Path, overrides: str | Iterable[str]) -> list[str]:
-    """The overrides with paths that do not depend on the working directory any more."""
+    """Return the overrides with paths that do not depend on the working directory any more."""
     return [_seen_from(folder, text) for text in _split(overrides)]
 
 
@@ -111,25 +111,25 @@ def _seen_from(folder: Path, override: str) -> str:
 
 
 def groups() -> list[str]:
-    """What can be chosen by name: the folders of conf/."""
+    """Return what can be chosen by name: the folders of conf/."""
     return sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
 
 
 def choices(group: str) -> list[str]:
-    """The names that a group can be set to; files with a leading underscore are parts of others."""
+    """Return the names that a group can be set to; files with a leading underscore are parts."""
     files = (CONF / group).glob("*.yaml")
     return sorted(file.stem for file in files if not file.stem.startswith("_"))
 
 
 def settings_by_name() -> dict[str, str]:
-    """What can be set: the groups, and each key both under itself and under its last name."""
+    """Return what can be set: the groups, and each key under itself and under its last name."""
     config = _composed([])
     known = [*groups(), *values_by_key(config)]
     return keys_by_name(config) | {key: key for key in known}
 
 
 def dump(config: Config) -> str:
-    """The configuration as YAML, which `load` reads back equal."""
+    """Return the configuration as YAML, which `load` reads back equal."""
     values = asdict(config)
     for part in ("model", "aggregation"):
         values[part] |= values[part].pop(EXTRA)
@@ -137,7 +137,7 @@ def dump(config: Config) -> str:
 
 
 def load(file: Path) -> Config:
-    """The configuration that a run was started with."""
+    """Return the configuration that a run was started with."""
     return _checked_config(_plain(_read(file)))
 
 
@@ -296,7 +296,7 @@ def _check_key(config: DictConfig, key: str) -> None:
 
 
 def _elsewhere(config: DictConfig, group: list[str]) -> dict[str, str]:
-    """The keys that may be meant: any, where the group was left out, or those that have none."""
+    """Return the keys that may be meant: any, if the group was left out, or those without one."""
     keys = keys_by_name(config)
     return {name: key for name, key in keys.items() if not group or "." not in key}
 

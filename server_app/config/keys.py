@@ -12,7 +12,7 @@ COPY = re.compile(r"\$\{([\w.]+)\}")
 
 
 def values_by_key(config: DictConfig) -> dict[str, Any]:
-    """Each value under its whole key; a copy of another key's value is that key in ${}."""
+    """Return each value under its whole key; a copy of another key's value is that key in ${}."""
     values: Any = OmegaConf.to_container(config, resolve=False)
     return dict(_flat(values))
 
@@ -26,13 +26,13 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, An
 
 
 def copies(config: DictConfig) -> dict[str, str]:
-    """The keys whose values are copies of another key's, and that key."""
+    """Return the keys whose values are copies of another key's, and that key."""
     found = {key: COPY.fullmatch(str(value)) for key, value in values_by_key(config).items()}
     return {key: match[1] for key, match in found.items() if match}
 
 
 def keys_by_name(config: DictConfig) -> dict[str, str]:
-    """Each key under its last name, the first one that has it; copies are left out."""
+    """Return each key under its last name, the first one that has it; copies are left out."""
     keys = [key for key in values_by_key(config) if key not in copies(config)]
     return {key.rpartition(".")[2]: key for key in sorted(keys, key=_depth, reverse=True)}
 

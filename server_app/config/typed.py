@@ -19,7 +19,7 @@ class ConfigError(ValueError):
 
 
 def build(cls: type[Settings], values: Mapping[str, Any], path: str = "") -> Settings:
-    """A dataclass of checked values; `path` is the key that holds it."""
+    """Return a dataclass of checked values; `path` is the key that holds it."""
     hints = get_type_hints(cls)
     values = _gather_extra(hints, values)
     reject_unknown(path, values, list(hints))
@@ -55,7 +55,7 @@ def reject_unknown(
 
 
 def choose_from(given: object, choices: Sequence[str], meant: str | None = None) -> str:
-    """The choices, and what was meant: as told, or the one that is most like what was given."""
+    """Return the choices, and what was meant: as told, or the one most like what was given."""
     meant = meant or next(iter(get_close_matches(str(given), choices, n=1)), None)
     listed = f"hoose from {', '.join(choices)}"
     return f"did you mean {meant}? C{listed}" if meant else f"c{listed}"

@@ -22,7 +22,7 @@ IN_A_FOLDER = ("model.safetensors", "pytorch_model.bin")
 
 
 def read_weights(place: str) -> State:
-    """The tensors of a .safetensors or a torch file, or of the folder that holds one."""
+    """Return the tensors of a .safetensors or a torch file, or of the folder that holds one."""
     path = _path(place)
     if path.is_dir():
         files = [path / name for name in IN_A_FOLDER if (path / name).is_file()]
@@ -36,7 +36,7 @@ def read_weights(place: str) -> State:
 
 
 def tokenizer_of(place: str) -> str:
-    """The folder of these weights, which must hold their tokenizer."""
+    """Return the folder of these weights, which must hold their tokenizer."""
     if place.startswith(HUB):
         return place
     path = _path(place)
@@ -64,7 +64,7 @@ def _path(place: str) -> Path:
 
 
 def _torch_file(path: Path) -> State:
-    """A file of `torch.save`, whether of the tensors or of a training state with them in it."""
+    """Return the tensors of a file of `torch.save`, also of a training state with them in it."""
     content: Any = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]

@@ -133,5 +133,5 @@ def _check_values(name: str, tensor: Tensor) -> None:
 
 
 def _scale(dtype: torch.dtype) -> float:
-    """How many steps a value of 1 is."""
+    """Return how many steps a value of 1 is."""
     return 2.0 ** STEP_BITS.get(dtype, 40) if dtype.is_floating_point else 1.0

@@ -40,7 +40,7 @@ class Client:
 
 
 def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
-    """All nodes, once as many as wanted are there or no more have come for a while."""
+    """Return all nodes, once as many as wanted are there or no more have come for a while."""
     end = time.monotonic() + patience
     nodes = list(grid.get_node_ids())
     settled = time.monotonic()
@@ -62,7 +62,7 @@ def enrol(
     ignored: AbstractSet[int],
     patience: float,
 ) -> tuple[dict[int, Client], dict[int, str]]:
-    """The clients by number, those known and whoever else answers; and why other nodes are not.
+    """Return the clients by number, known and new ones, and why other nodes are none.
 
     Those ignored are not asked. One odd node is left out, with a warning, so that it cannot end the
     run of all others: one of other code, or one that claims a partition that another one holds.
@@ -89,7 +89,7 @@ def enrol(
 def _profiles(
     grid: Grid, federation: Federation, nodes: AbstractSet[int], first: bool
 ) -> tuple[dict[int, Profile], dict[int, str]]:
-    """What each node says of itself, and why others say nothing.
+    """Return what each node says of itself, and why others say nothing.
 
     A node that is silent is asked again: its question may have been lost with a SuperLink that
     was killed. An answer counts to the newest question alone, so that a node which answers each

@@ -135,7 +135,7 @@ FAILURES = {
 
 
 def _pulled(grid: Grid, identity: str, to: To, most: int) -> Reply[To] | None:
-    """The reply to one message, if it has come.
+    """Return the reply to one message, if it has come.
 
     They are pulled one by one: Flower puts messages together from what nodes have sent, and one
     that cannot be put together would take all others that were pulled with it along.
@@ -168,6 +168,6 @@ def _reply(to: To, message: Message, most: int) -> Reply[To]:
 
 
 def _brief(reason: str | None) -> str:
-    """The last line that says something: a simulation sends whole tracebacks, a client anything."""
+    """Return the last line that says something: of a traceback, or of anything a client sends."""
     lines = (printable(line).strip() for line in reversed((reason or "").splitlines()))
     return next(filter(None, lines), "")

@@ -44,7 +44,7 @@ class Cost:
 
 @lru_cache(maxsize=1024)
 def cost(task: Task, slice: Slice = Slice(), batch: int = 1) -> Cost:  # noqa: B008  (frozen)
-    """What a slice costs with all its exits; memory is what training on a batch keeps."""
+    """Return what a slice costs with all its exits; memory is what training on a batch keeps."""
     net = task.build(slice, device="meta")
     run = max(batch, NORMABLE)
     meter = Meter(net, run)
@@ -66,7 +66,7 @@ class Section:
 
 
 def together(sections: Iterable[Section]) -> Cost:
-    """What sections of one network cost; memory that several keep is counted once."""
+    """Return what sections of one network cost; memory that several keep is counted once."""
     parameters, macs = 0, 0
     kept: dict[int, int] = {}
     for section in sections:
@@ -84,7 +84,7 @@ class PathCosts:
     heads: Mapping[int, Section]
 
     def of(self, exits: Collection[int]) -> Cost:
-        """The cost of a slice that holds these exits, of which the last is its own."""
+        """Return the cost of a slice that holds these exits, of which the last is its own."""
         last = max(exits)
         path = [section for unit, section in self.trunk.items() if unit <= last]
         return together(path + [self.heads[unit] for unit in exits if unit in self.heads])
@@ -92,7 +92,7 @@ class PathCosts:
 
 @lru_cache(maxsize=1024)
 def path_costs(task: Task, slice: Slice, kind: CostKind) -> PathCosts:
-    """What a slice costs with any of its exits, each of which may be its last: from one pass.
+    """Return what a slice costs with any of its exits as its last one: from one pass.
 
     Only `kind` is sure to be counted, memory for `NORMABLE` images. Norms, slow on `meta`, are
     passed over where it is not memory: they change no shape and have no MACs.
@@ -123,7 +123,7 @@ def path_costs(task: Task, slice: Slice, kind: CostKind) -> PathCosts:
 
 
 def macs_by_exit(task: Task, slice: Slice) -> list[int]:
-    """The MACs of stopping at each exit held, with the heads of those before it on the path."""
+    """Return the MACs of stopping at each exit held, with the heads that are passed on the way."""
     net = task.build(slice, device="meta")
     meter = Meter(net, NORMABLE)
     with meter.running("macs"):
@@ -147,7 +147,7 @@ class Meter:
                 module.register_forward_hook(self._count_parameters)
 
     def take(self) -> Section:
-        """What has run since the last time."""
+        """Return what has run since the last time."""
         flops = self.flops.get_total_flops()
         macs = (flops - self.taken_flops) // 2 // self.batch
         section = Section(self.parameters, macs, self.kept)

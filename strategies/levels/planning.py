@@ -62,13 +62,13 @@ class Grid:
         return sorted({units * step // steps for step in range(1, steps + 1)} - {0})
 
     def widths(self) -> list[float]:
-        """From the whole width down."""
+        """Return the widths, from the whole one down."""
         steps = math.floor(1 / self.width_step + 1e-9)
         return [round(self.width_step * step, 9) for step in range(steps, 0, -1)]
 
 
 def halving_ratios(levels: int) -> list[float]:
-    """The papers' rule of thumb: each level costs half of the next."""
+    """Return the papers' rule of thumb: each level costs half of the next."""
     if levels < 1:
         raise PlanError(f"{levels} levels: expected at least 1")
     return [0.5 ** (levels - level) for level in range(1, levels + 1)]
@@ -134,7 +134,7 @@ def _search_level(
     grid: Grid,
     rounding: Rounding,
 ) -> list[_Candidate]:
-    """All pairs above the level below, down to the width at which all cost too little."""
+    """Return all pairs above the level below, down to the width at which all cost too little."""
     depths = grid.depths(task.units)
     everywhere = tuple(sorted({*depths, *_own_exits(task)}))
     lowest = below[-1] if below else Split(0, 1.0)
@@ -154,7 +154,7 @@ def _search_level(
 
 
 def levels_of(task: Task, splits: Sequence[Split], rounding: Rounding = "floor") -> list[Level]:
-    """The levels that splits make; each holds the exits of the levels below on its path."""
+    """Return the levels that splits make; each holds the exits of those below on its path."""
     if not splits:
         raise PlanError("no splits: expected one for each level")
     for split in splits:
@@ -171,7 +171,7 @@ def levels_of(task: Task, splits: Sequence[Split], rounding: Rounding = "floor")
 
 
 def own_exit_only(task: Task, level: Level) -> Level:
-    """The level without the exits of the levels below, for methods that do not train them."""
+    """Return the level without the exits below its own, for methods that do not train them."""
     own = (level.split.depth,)
     held = replace(level.slice, exits=own)
     return _level(task, level.number, held, _counted_exits(task, own))
@@ -183,7 +183,7 @@ def _level(task: Task, number: int, held: Slice, exits: tuple[int, ...]) -> Leve
 
 
 def _counted_exits(task: Task, path: Collection[int]) -> tuple[int, ...]:
-    """The exits that a level's cost counts: those on its path, at full depth the network's too."""
+    """Return the exits that a level's cost counts: of its path, at full depth the network's too."""
     whole = max(path) == task.units
     return tuple(sorted({*path, *_own_exits(task)} if whole else path))
 
