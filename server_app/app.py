@@ -46,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run(grid: Grid, config: Config, directory: Path | None = None) -> NestedStrategy:
-    """Run all rounds, or those that are left of a resumed run; a new one's record in `directory`."""
+    """Run all rounds, or those that are left of a resumed run; a new record is in `directory`."""
     start = checkpoint.load(Path(config.resume)) if config.resume else None
     config = replace(config, run_id=config.run_id or uuid4().hex)
     with (

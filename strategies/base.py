@@ -80,8 +80,7 @@ class NestedStrategy(Method, Strategy):
 
         What is not given is the federation's: its first weights, its rounds, its deadline.
         """
-        rounds, deadline = num_rounds or self.federation.rounds, timeout or self.federation.deadline
-        self.federation = replace(self.federation, rounds=rounds, deadline=deadline)
+        self.federation = self.federation.limited_to(num_rounds, timeout)
         result = Result()
         self._open(grid, initial_arrays)
         if evaluate_fn and not self.round and (found := evaluate_fn(0, self.arrays())):

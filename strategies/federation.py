@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from data.spec import DatasetSpec
 from models import Slice, Task, family
@@ -199,6 +199,13 @@ class Federation:
     def local_train(self) -> TrainSettings:
         """How clients train: schedules end with the run."""
         return replace(self.train, rounds=self.rounds)
+
+    def limited_to(self, rounds: int | None, deadline: float | None) -> Self:
+        """Return the same federation with other limits; None leaves one as it is."""
+        rounds = self.rounds if rounds is None else rounds
+        deadline = self.deadline if deadline is None else deadline
+        same = (rounds, deadline) == (self.rounds, self.deadline)
+        return self if same else replace(self, rounds=rounds, deadline=deadline)
 
     def needed(self, asked: int) -> int:
         """Return how many of those asked must give a usable reply."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -111,14 +111,16 @@ def sent(outgoing: Iterable[tuple[To, Message]], pending: dict[Key, Sent[To]]) -
         yield message
 
 
-def received(messages: Iterable[Message], pending: Mapping[Key, Sent[To]]) -> Iterator[Reply[To]]:
-    """Yield the replies that Flower's own loop has received; whoever did not answer is late."""
-    waiting = dict(pending)
+def received(messages: Iterable[Message], pending: dict[Key, Sent[To]]) -> Iterator[Reply[To]]:
+    """Yield the replies that Flower's own loop has received; whoever did not answer is late.
+
+    Messages may still be sent while replies come: a grid may do both by turns.
+    """
     for message in messages:
-        asked = waiting.pop((message.metadata.src_node_id, message.metadata.group_id), None)
+        asked = pending.pop((message.metadata.src_node_id, message.metadata.group_id), None)
         if asked is not None:
             yield _checked(asked.to, message, asked.largest_reply)
-    yield from (Reply(asked.to, None, "late") for asked in waiting.values())
+    yield from (Reply(asked.to, None, "late") for asked in pending.values())
 
 
 FAILURES = {
