@@ -42,6 +42,8 @@ def main(grid: Grid, context: Context) -> None:
         start = start_of_paths(start)
     config = compose(seen_from(start, str(context.run_config.get("hydra", ""))))
     config = replace(config, output=str(start / config.output))
+    if config.engine != "ray":
+        log.warning("engine=%s is a key of `nestfl run`: Flower runs on its own", config.engine)
     run(grid, config, start / directory if directory else None)
 
 

@@ -18,6 +18,7 @@ WindowKind = Literal["prefix", "upper-right", "lower-left", "lower-right", "midd
 """Those of `models.slicing` that stay where they are from round to round."""
 Weighting = Literal["uniform", "examples"]
 MissingLevels = Literal["stop", "warn"]
+Engine = Literal["ray", "local"]
 
 
 @dataclass(frozen=True)
@@ -197,6 +198,8 @@ class Config:
     """That a client may say it has; a run saved before this was a setting lacks it."""
     max_update: UpdateBounds = field(default_factory=UpdateBounds)
     missing_levels: MissingLevels = "stop"
+    engine: Engine = "ray"
+    """What `nestfl run` runs the app on: the weights are the same."""
 
     def __post_init__(self) -> None:
         _check_least(self, 1, "rounds", "clients_per_round", "window")
