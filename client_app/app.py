@@ -8,7 +8,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from data.clients import ClientData, client_data, device_data
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 from protocol.arrays import pack, unpack
 from protocol.records import Evaluation, Profile, Trained, Work
 from training.devices import choose_device, set_threads

@@ -12,10 +12,10 @@ import numpy as np
 from data.cache import Arrays, cached_arrays
 from data.catalog import IMAGES, TEXTS, DataError
 from data.examples import Examples
-from data.formats import Split
+from data.formats import ImageSplit
 from data.images import ImageData
 from data.partition import Rows, partition, split_parts
-from data.source import Splits, load, load_own
+from data.source import ImageSplits, load, load_own
 from data.spec import DatasetSpec
 from data.text_source import TextSplits, load_own_texts, load_texts
 from data.texts import TextData, TextSplit
@@ -77,16 +77,20 @@ def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
     return tuple(np.split(dealt["rows"], np.cumsum(dealt["sizes"])[:-1]))
 
 
-def _splits(spec: DatasetSpec) -> Splits | TextSplits:
+def _splits(spec: DatasetSpec) -> ImageSplits | TextSplits:
     return load(spec) if spec.holds == "images" else load_texts(spec)
 
 
-def _parted(split: Split | TextSplit, rows: Rows, spec: DatasetSpec, stream: int) -> ClientData:
+def _parted(
+    split: ImageSplit | TextSplit, rows: Rows, spec: DatasetSpec, stream: int
+) -> ClientData:
     parts = split_parts(rows, spec, stream)
     return ClientData(*(_examples(split, spec, part) for part in parts))
 
 
-def _examples(split: Split | TextSplit, spec: DatasetSpec, rows: Rows | None = None) -> Examples:
-    if isinstance(split, Split):
+def _examples(
+    split: ImageSplit | TextSplit, spec: DatasetSpec, rows: Rows | None = None
+) -> Examples:
+    if isinstance(split, ImageSplit):
         return ImageData.of(split, IMAGES[spec.name], rows)
     return TextData.of(split, TEXTS[spec.name], rows)

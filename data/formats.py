@@ -37,14 +37,14 @@ log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 SplitName = Literal["train", "test"]
 
 
-class Split(NamedTuple):
+class ImageSplit(NamedTuple):
     """Images and their labels, row by row."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
 
-Reader = Callable[[Sequence[Path], ImageFacts, SplitName], Split]
+Reader = Callable[[Sequence[Path], ImageFacts, SplitName], ImageSplit]
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def reading(file: Path) -> Iterator[None]:
         raise DataError(f"{file} cannot be read: {error}") from error
 
 
-def read_parquet(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
+def read_parquet(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> ImageSplit:
     """Parquet files with a column of encoded images and a column of labels."""
     import pyarrow as pa
 
@@ -77,7 +77,7 @@ def open_parquet(file: Path) -> Any:
         return pq.read_table(file)
 
 
-def read_table(table: Any, facts: ImageFacts) -> Split:
+def read_table(table: Any, facts: ImageFacts) -> ImageSplit:
     """An Arrow table with a column of encoded images and a column of labels."""
     labels = table.column(first_column(table, LABEL_COLUMNS)).to_numpy()
     return checked_split(table_images(table, facts), labels, facts)
@@ -119,7 +119,7 @@ def first_column(table: Any, names: Sequence[str]) -> str:
     return found
 
 
-def read_image_folder(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
+def read_image_folder(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> ImageSplit:
     """Images in one folder a class, which bears the class's name or number."""
     labels = np.array([facts.label_of(file.parent.name) for file in files])
     return checked_split(decode_images(files, len(files), facts), labels, facts)
@@ -186,7 +186,7 @@ def _shown(file: Path | str | io.BytesIO, row: int) -> str:
     return f"the image in row {row}" if isinstance(file, io.BytesIO) else str(file)
 
 
-def read_idx(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
+def read_idx(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> ImageSplit:
     """The two IDX files of MNIST, images first, gzipped or not."""
     images, labels = (_read_idx_array(file) for file in files)
     return checked_split(images, labels, facts)
@@ -206,7 +206,7 @@ def _read_idx_array(file: Path) -> NDArray[np.uint8]:
     return np.frombuffer(body, np.uint8).reshape(shape)
 
 
-def read_npz(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
+def read_npz(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> ImageSplit:
     """A NumPy archive with arrays x and y, or x_train, y_train, x_test and y_test."""
     (file,) = files
     with opened_npz(file) as archive:
@@ -229,7 +229,7 @@ def opened_npz(file: Path) -> Iterator[NpzFile]:
             yield archive
 
 
-def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: ImageFacts) -> Split:
+def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: ImageFacts) -> ImageSplit:
     """The arrays as a split of this data set, or what is wrong with them."""
     images, labels = channels_first(images, facts), labels.reshape(-1)
     if len(images) != len(labels) or not len(labels):
@@ -241,7 +241,7 @@ def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: ImageFacts)
             f"labels of type {labels.dtype}{found}: expected whole numbers from 0 to "
             f"{facts.num_classes - 1}, the classes of {facts.name}"
         )
-    return Split(images, labels.astype(np.int64))
+    return ImageSplit(images, labels.astype(np.int64))
 
 
 def channels_first(images: NDArray[Any], facts: ImageFacts) -> NDArray[np.uint8]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from data.augment import augment as augmented
 from data.catalog import ImageFacts
 from data.examples import Batches, Examples, Rows, taken
-from data.formats import Split
+from data.formats import ImageSplit
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class ImageData(Examples):
 
     @classmethod
     def of(
-        cls, split: Split, facts: ImageFacts, rows: NDArray[np.int64] | None = None
+        cls, split: ImageSplit, facts: ImageFacts, rows: NDArray[np.int64] | None = None
     ) -> ImageData:
         """The given rows of a split, copied into memory; without rows all of it, not copied."""
         images, labels = split if rows is None else (split.images[rows], split.labels[rows])

@@ -16,7 +16,7 @@ from data.formats import (
     IMAGE_SUFFIXES,
     LABEL_COLUMNS,
     UNKNOWN,
-    Split,
+    ImageSplit,
     channels_first,
     checked_split,
     decode_images,
@@ -76,11 +76,11 @@ def _read_images(path: Path, spec: DatasetSpec) -> Inputs:
     ]
     if not parts:
         raise DataError(f"no images in {path}: expected image files, parquet or .npz")
-    joined = Split(*map(np.concatenate, zip(*(split for _, split in parts), strict=True)))
+    joined = ImageSplit(*map(np.concatenate, zip(*(split for _, split in parts), strict=True)))
     return Inputs(ImageData.of(joined, facts), _rows_of(parts))
 
 
-def _rows_of(parts: Sequence[tuple[Path, Split | Texts]]) -> tuple[str, ...]:
+def _rows_of(parts: Sequence[tuple[Path, ImageSplit | Texts]]) -> tuple[str, ...]:
     return tuple(f"{file.name}:{row}" for file, part in parts for row in range(len(part.labels)))
 
 
@@ -109,7 +109,7 @@ def _folder_labels(path: Path, files: list[Path], facts: ImageFacts) -> NDArray[
     return np.array([labels[file.parent] for file in files])
 
 
-def _read_parquet(file: Path, facts: ImageFacts) -> Split:
+def _read_parquet(file: Path, facts: ImageFacts) -> ImageSplit:
     table = open_parquet(file)
     found = next((name for name in LABEL_COLUMNS if name in table.column_names), None)
     labels = None if found is None else table.column(found).to_numpy()
@@ -117,7 +117,7 @@ def _read_parquet(file: Path, facts: ImageFacts) -> Split:
         return _split(table_images(table, facts), labels, facts)
 
 
-def _read_npz(file: Path, facts: ImageFacts) -> Split:
+def _read_npz(file: Path, facts: ImageFacts) -> ImageSplit:
     with opened_npz(file) as archive:
         for images, labels in (("x", "y"), ("x_test", "y_test")):
             if images in archive:
@@ -125,7 +125,7 @@ def _read_npz(file: Path, facts: ImageFacts) -> Split:
         raise DataError(f"{file} holds {', '.join(archive.files)}: expected x, and maybe y")
 
 
-def _split(images: NDArray[Any], labels: NDArray[Any] | None, facts: ImageFacts) -> Split:
+def _split(images: NDArray[Any], labels: NDArray[Any] | None, facts: ImageFacts) -> ImageSplit:
     if labels is not None:
         return checked_split(images, labels, facts)
-    return Split(channels_first(images, facts), np.full(len(images), UNKNOWN, np.int64))
+    return ImageSplit(channels_first(images, facts), np.full(len(images), UNKNOWN, np.int64))

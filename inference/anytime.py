@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from inference.anytime import Answers
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 
 
 @torch.inference_mode()

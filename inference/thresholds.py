@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from inference.anytime import anytime
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 
 
 class BudgetError(ValueError):

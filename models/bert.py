@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from models.registry import SlicedNetwork, Walk, going_on, register
+from models.families import SlicedNetwork, Walk, going_on, register
 from models.slicing import Slice, SliceError, declare_parts
 
 if TYPE_CHECKING:

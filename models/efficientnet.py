@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.families import SlicedNetwork, Walk, going_on, register
 from models.layers import (
     HeadKind,
     Norm,
@@ -26,7 +27,6 @@ from models.layers import (
     exit_head,
     initialise,
 )
-from models.registry import SlicedNetwork, Walk, going_on, register
 from models.slicing import Slice, SliceError, check_stages
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from models.families import SlicedNetwork
 from models.layers import StaticBatchNorm2d
-from models.registry import SlicedNetwork
 
 
 def needs_statistics(net: nn.Module) -> bool:

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 from models.slicing import Slice, State
 from models.task import Task
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.families import SlicedNetwork, Walk, going_on, register
 from models.layers import (
     Norm,
     NormKind,
@@ -25,7 +26,6 @@ from models.layers import (
     choose_scaler,
     initialise,
 )
-from models.registry import SlicedNetwork, Walk, going_on, register
 from models.slicing import Slice, SliceError, declare_parts
 
 LAYERS = 24

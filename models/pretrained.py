@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 from models.slicing import Slice, State, is_running_statistic
 from models.task import Task
 

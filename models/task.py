@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.registry import SlicedNetwork, build, family
+from models.families import SlicedNetwork, build, family
 from models.slicing import Slice
 
 

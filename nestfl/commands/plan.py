@@ -18,9 +18,9 @@ from models.task import Task
 from strategies.levels.cost import COST_KINDS, Cost, CostKind
 from strategies.levels.cost import cost as cost_of
 from strategies.levels.planning import (
-    Grid,
     Level,
     PlanError,
+    SearchGrid,
     Split,
     cluster_budgets,
     halving_ratios,
@@ -38,7 +38,7 @@ class Request:
 
     task: Task
     kind: CostKind
-    grid: Grid
+    grid: SearchGrid
     tolerance: float
     ratios: tuple[float, ...]
     splits: tuple[Split, ...] | None
@@ -89,7 +89,7 @@ class Request:
         return cls(
             task=task,
             kind=kind,
-            grid=Grid(depth_grid, width_step),
+            grid=SearchGrid(depth_grid, width_step),
             tolerance=tolerance,
             ratios=shares or tuple(halving_ratios(LEVELS if levels is None else levels)),
             splits=_splits(splits, task.units) if splits else None,

@@ -1,4 +1,4 @@
-"""`nestfl predict`: a trained level's answers, and what budgets come to."""
+"""`nestfl predict`: asks the Predictor as was typed, then shows and writes its answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from data.clients import global_test
 from data.inputs import Inputs, read_inputs
 from data.spec import DatasetSpec
 from inference import Answers
-from nestfl.commands.prediction import TO_THE_END, Outcome, Plan, Predictor, Result, compare
+from nestfl.predictor import TO_THE_END, Outcome, Plan, Predictor, Result, compare
 from nestfl.watching.passes import Watch, unwatched
 from server_app.record.restored import RestoredLevel, load_level
 
@@ -128,12 +128,14 @@ def _inputs(request: Request, dataset: DatasetSpec) -> Inputs:
 
 def _plan(request: Request, predictor: Predictor) -> Plan:
     if request.budget is not None:
-        return predictor.within(request.budget, "share")
+        return predictor.plan_for_budget(request.budget, "share")
     if request.budget_ms is not None:
-        return predictor.within(request.budget_ms, "ms")
+        return predictor.plan_for_budget(request.budget_ms, "ms")
     if request.max_loss is not None:
-        return predictor.losing(request.max_loss)
-    return TO_THE_END if request.threshold is None else predictor.sure(request.threshold)
+        return predictor.plan_for_loss(request.max_loss)
+    return (
+        TO_THE_END if request.threshold is None else predictor.plan_for_threshold(request.threshold)
+    )
 
 
 # --- on the terminal -------------------------------------------------------------------------

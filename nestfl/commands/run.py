@@ -61,10 +61,10 @@ class Request:
 
     def hydra(self) -> str:
         """The overrides as one string, which `shlex.split` takes apart again."""
-        from server_app.config.composing import seen_from  # not for --help
+        from server_app.config.composing import with_absolute_paths  # not for --help
 
         typed = [text for text in self.overrides if not text.startswith("resume=")]
-        overrides = seen_from(Path.cwd(), typed)
+        overrides = with_absolute_paths(Path.cwd(), typed)
         if (resume := self.resume_path()) is not None:
             overrides.append(f"resume={resume}")
         return " ".join(map(_quoted, overrides))

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from nestfl.launching.processes import ProcessGroup
+from nestfl.launching.process_group import ProcessGroup
 
 STARTUP_SECONDS = 120.0
 CONNECTION = "nestfl"

@@ -34,8 +34,8 @@ __all__ = [
     "groups",
     "load",
     "run_directory",
-    "seen_from",
     "settings_by_name",
+    "with_absolute_paths",
 ]
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -81,12 +81,12 @@ def _with_the_tokenizer_of_its_weights(config: Config) -> Config:
     return replace(config, dataset=replace(data, tokenizer=tokenizer_of(weights)))
 
 
-def seen_from(folder: Path, overrides: str | Iterable[str]) -> list[str]:
+def with_absolute_paths(folder: Path, overrides: str | Iterable[str]) -> list[str]:
     """The overrides with paths that do not depend on the working directory any more."""
-    return [_seen_from(folder, text) for text in _split(overrides)]
+    return [_with_absolute_path(folder, text) for text in _split(overrides)]
 
 
-def _seen_from(folder: Path, override: str) -> str:
+def _with_absolute_path(folder: Path, override: str) -> str:
     key, _, value = override.partition("=")
     path = folder / Path(value).expanduser()
     if key in ("dataset.path", "resume") and value != "null":

@@ -10,8 +10,8 @@ from typing import Any, cast
 from torch import nn
 
 from data.spec import DatasetSpec
+from models.families import SlicedNetwork
 from models.layers import StaticBatchNorm2d
-from models.registry import SlicedNetwork
 from models.slicing import Slice
 from models.task import Task
 from protocol.records import Evaluation

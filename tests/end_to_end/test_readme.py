@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from models import Slice, build, extract, registry, slice_map
+from models import Slice, build, extract, families, slice_map
 from strategies.aggregation.nested_mean import NestedMean
 
 PROJECT = Path(__file__).parents[2]
@@ -124,7 +124,7 @@ def add_line(file: Path, line: str, place: Callable[[list[str]], int]) -> None:
     file.write_text("\n".join(lines) + "\n")
 
 
-IMPORTS = "from models.registry import SlicedNetwork, Walk, register\nfrom models.slicing import "
+IMPORTS = "from models.families import SlicedNetwork, Walk, register\nfrom models.slicing import "
 SHORT_IMPORTS = "from models import SlicedNetwork, Walk, register\nfrom models import "
 
 
@@ -190,7 +190,7 @@ except ConfigError as error:
 @pytest.fixture
 def twin(monkeypatch: pytest.MonkeyPatch) -> None:
     """The README's own network, registered for as long as the test takes."""
-    monkeypatch.setattr("models.registry._FAMILIES", dict(registry._FAMILIES))
+    monkeypatch.setattr("models.families._FAMILIES", dict(families._FAMILIES))
     exec(TWIN, {})
 
 

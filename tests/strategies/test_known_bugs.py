@@ -12,7 +12,7 @@ from torch import Tensor
 
 from models import Slice, SlicedNetwork, SliceError, SliceMap, Window, build, extract, slice_map
 from strategies.aggregation.nested_mean import NestedMean
-from tests.support.networks import Attention, Dense
+from tests.support.toy_networks import Attention, Dense
 
 EXITS = (3, 6, 9)
 LEVELS = [

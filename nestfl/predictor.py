@@ -1,4 +1,4 @@
-"""A level of a run that answers: frozen, priced, and with thresholds for a budget."""
+"""The Predictor: a trained level that answers within a budget (`nestfl predict` shows it)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from inference import (
     only_last_exit,
     scores,
 )
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 from nestfl.watching.passes import Watch, unwatched
 from server_app.record.restored import RestoredLevel
 from strategies.levels.cost import macs_by_exit
@@ -140,7 +140,7 @@ class Predictor:
         (full,) = milliseconds(self.alone, batch)
         return Prices(tuple(milliseconds(self.net, batch)), full)
 
-    def within(self, budget: float, unit: CostUnit) -> Plan:
+    def plan_for_budget(self, budget: float, unit: CostUnit) -> Plan:
         """The thresholds whose average cost on validation data is the budget."""
         prices = self.macs.shares if unit == "share" else self.milliseconds
         if budget >= prices.full:
@@ -148,7 +148,7 @@ class Predictor:
         self._require_early_exits()
         return Plan(tuple(fit_thresholds(self._scores, prices.exits, budget)))
 
-    def losing(self, points: float) -> Plan:
+    def plan_for_loss(self, points: float) -> Plan:
         """The cheapest thresholds that lose at most so many points of accuracy on validation."""
         self._require_early_exits()
         exits, full = self.macs.exits, self.macs.full
@@ -157,7 +157,7 @@ class Predictor:
         paid = float(torch.tensor(exits, dtype=torch.float64)[taken].mean())
         return Plan(tuple(thresholds)) if paid < full else TO_THE_END
 
-    def sure(self, threshold: float) -> Plan:
+    def plan_for_threshold(self, threshold: float) -> Plan:
         """The same threshold at all exits."""
         self._require_early_exits()
         return Plan((threshold,) * (len(self.level.exits) - 1))
@@ -226,7 +226,7 @@ class Outcome:
 def compare(predictor: Predictor, inputs: Inputs, budgets: int = 8) -> list[Outcome]:
     """What budgets come to, from the first exit's cost to the full one, the last."""
     shares = _steps(predictor.macs.shares.exits, budgets)
-    plans = [predictor.within(share, "share") for share in shares]
+    plans = [predictor.plan_for_budget(share, "share") for share in shares]
     answers, seconds = side_by_side(predictor, inputs.data, plans)
     return [
         Outcome(

@@ -8,7 +8,7 @@ import time
 import torch
 from torch import Tensor
 
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 
 
 @torch.inference_mode()
