@@ -1,4 +1,4 @@
-"""What to answer for, with or without labels: images in any form, or tables of texts."""
+"""The inputs to answer for, with or without labels: images in any form, or tables of texts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Inputs:
 
 
 def read_inputs(path: Path, spec: DatasetSpec) -> Inputs:
-    """The inputs under a path; their labels if there is a column, an array or a folder of them."""
+    """Read the inputs under a path, and their labels from a column, an array or folders, if any."""
     if not path.exists():
         raise DataError(f"{path} does not exist")
     return _read_texts(path, spec) if spec.holds == "tokens" else _read_images(path, spec)
@@ -98,7 +98,7 @@ def _read_image_files(path: Path, files: list[Path], facts: ImageFacts) -> Input
 
 
 def _folder_labels(path: Path, files: list[Path], facts: ImageFacts) -> NDArray[np.int64] | None:
-    """Labels where all images lie in folders named after classes, below `path`."""
+    """Return the labels where all images lie in folders named after classes, below `path`."""
     folders = {file.parent for file in files}
     if path.is_file() or path in folders:
         return None

@@ -16,7 +16,7 @@ from data.locate import SplitFiles, locate
 from data.spec import DatasetSpec
 
 HELD_OUT_SHARE = 0.2
-"""What a data set without a test set of its own gives up for one."""
+"""The share of a data set that becomes its test set where it has none of its own."""
 HELD_OUT_SEED = 0
 
 
@@ -28,7 +28,7 @@ class ImageSplits(NamedTuple):
 
 
 def load(spec: DatasetSpec) -> ImageSplits:
-    """The data set's two splits, as read-only arrays shared by all processes."""
+    """Return the data set's two splits, as read-only arrays shared by all processes."""
     return _load(spec.name, spec.path, cache_dir())
 
 
@@ -60,7 +60,7 @@ def _named(splits: ImageSplits) -> Arrays:
 
 @lru_cache(maxsize=4)
 def load_own(name: str, path: str) -> ImageSplit:
-    """All training examples in a device's own files: the global test set is not held out here."""
+    """Return all training examples in a device's own files; no global test set is held out here."""
     facts = IMAGES[name]
     files = locate(Path(path).expanduser().resolve(), name)
 
@@ -96,7 +96,7 @@ def _hold_out_test(everything: ImageSplit) -> ImageSplits:
 
 
 def held_out(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows to train and to test on: the same fifth of every class, for all seeds to compare on."""
+    """Return rows to train and to test on: the same fifth of every class, whatever the seed."""
     from sklearn.model_selection import train_test_split
 
     rows = np.arange(len(labels))

@@ -35,7 +35,7 @@ class PredictError(ValueError):
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, checked."""
+    """The options of `nestfl predict`, checked."""
 
     run: Path
     inputs: Path | None = None
@@ -157,7 +157,7 @@ def show(report: Report, console: Console | None = None) -> None:
 
 
 def _print_table(console: Console, title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """A table, or a line for each row where the terminal is too narrow: nothing is cut off."""
+    """Print a table, or a line for each row where the terminal is too narrow to hold it."""
     table = Table(title=title)
     for heading in rows[0]:
         table.add_column(heading, justify="right")
@@ -221,7 +221,7 @@ def _outcomes(report: Report) -> tuple[str, list[dict[str, str]]]:
 
 
 def _rows(report: Report) -> list[dict[str, Any]]:
-    """The answers, one by one."""
+    """Return the answers, one by one."""
     if report.answers is None:
         return []
     facts, units = report.inputs.data.facts, report.predictor.level.exits
@@ -251,7 +251,7 @@ def as_csv(report: Report) -> str:
 
 
 def as_json(report: Report) -> str:
-    """The answers, or the outcomes of the budgets, and what they depend on."""
+    """Return the answers, or the budgets' outcomes, and what they depend on, as JSON."""
     level = report.predictor.level
     found: dict[str, Any] = {
         "level": level.number,
@@ -292,7 +292,7 @@ def _result(result: Result) -> dict[str, Any]:
 
 
 def _finite(thresholds: Sequence[float] | None) -> list[float | None] | None:
-    """Thresholds as JSON can have them: null where nobody leaves."""
+    """Return thresholds as JSON can have them: null where nobody leaves."""
     if thresholds is None:
         return None
     return [threshold if math.isfinite(threshold) else None for threshold in thresholds]

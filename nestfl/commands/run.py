@@ -29,7 +29,7 @@ APP_DIR = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Choice:
-    """What the launcher has to know of a configuration."""
+    """The part of a configuration that the launcher has to know."""
 
     nodes: int
     output: str = "runs"
@@ -38,7 +38,7 @@ class Choice:
     """The run directory's name there; the time and the label if not given."""
     label: str = "run"
     device: str = "auto"
-    """That clients train on."""
+    """The device that clients train on."""
     memory: Callable[[], int] = lambda: 0
     """Counts the bytes that a client takes of a GPU, which is slow."""
     engine: str = "ray"
@@ -46,7 +46,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Request:
-    """What was typed."""
+    """The overrides and options of `nestfl run`, as typed."""
 
     overrides: Sequence[str] = ()
     nodes: int | None = None
@@ -60,7 +60,7 @@ class Request:
     app_dir: Path = APP_DIR
 
     def hydra(self) -> str:
-        """The overrides as one string, which `shlex.split` takes apart again."""
+        """Return the overrides as one string, which `shlex.split` takes apart again."""
         from server_app.config.composing import with_absolute_paths  # not for --help
 
         typed = [text for text in self.overrides if not text.startswith("resume=")]
@@ -70,7 +70,7 @@ class Request:
         return " ".join(map(_quoted, overrides))
 
     def resume_path(self) -> Path | None:
-        """Where to go on from; absolute, since the server has another working directory."""
+        """Return the absolute path to go on from: the server has another working directory."""
         typed = [text.partition("=")[2] for text in self.overrides if text.startswith("resume=")]
         path = self.resume or (Path(typed[-1]) if typed else None)
         return path.expanduser().absolute() if path is not None else None
@@ -93,7 +93,7 @@ def choose(overrides: str) -> Choice:
 
 
 def show_summary(run_dir: Path, console: Console) -> None:
-    """The table of the levels, and where everything is."""
+    """Print the table of the levels, and where everything is."""
     from server_app.record.run_record import RunRecord
     from server_app.record.summary import show
 
@@ -198,7 +198,7 @@ def simulation_of(
 
 
 def _run_dir(request: Request, choice: Choice) -> Path:
-    """The run's directory: a new one, or that of the run that goes on."""
+    """Make a new run's directory, or return that of the run that goes on."""
     resume = request.resume_path()
     if resume is not None:
         if request.run_dir is not None:

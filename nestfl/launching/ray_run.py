@@ -68,7 +68,7 @@ def _is_running(flower: Popen[bytes], stop: StopRequest) -> bool:
 
 
 def _version(file: Path) -> tuple[int, int] | None:
-    """Differs whenever the file was written."""
+    """Return a value that differs whenever the file was written."""
     try:
         return file.stat().st_mtime_ns, file.stat().st_ino
     except FileNotFoundError:

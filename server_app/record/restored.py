@@ -42,12 +42,12 @@ class RestoredLevel:
 
     @property
     def exits(self) -> tuple[int, ...]:
-        """The units that its exits follow."""
+        """Return the units that its exits follow."""
         return self.slice.exits or (self.task.units,)
 
 
 def load_level(path: Path, number: int | None = None) -> RestoredLevel:
-    """A level of the run that `path` is of: its directory, or a checkpoint; the largest if None."""
+    """Load a level of a run from its directory or a checkpoint; the largest if None."""
     directory = run_directory(path)
     saved = checkpoint.load(path)
     config = load(directory / CONFIG_FILE)
@@ -80,7 +80,7 @@ def _not_here(net: nn.Module) -> Evaluation:
 
 
 def _partitions(progress: Path) -> int | None:
-    """Into how many parts the clients of the run's last start had the data set."""
+    """Return into how many parts the clients of the run's last start had the data set."""
     lines = progress.read_text().splitlines() if progress.is_file() else []
     starts = [event for line in lines if (event := _event(line)).get("event") == "start"]
     return starts[-1].get("partitions") if starts else None
