@@ -216,7 +216,9 @@ def _saved(resume: str, chosen: list[_Override]) -> DictConfig:
         directory = run_directory(Path(resume))
     except ConfigError as error:
         raise ConfigError(f"resume: {error}") from error
-    return _read(directory / CONFIG_FILE)
+    saved = _read(directory / CONFIG_FILE)
+    saved.setdefault("engine", Config.engine)  # a run saved before this was a setting lacks it
+    return saved
 
 
 def _read(file: Path) -> DictConfig:

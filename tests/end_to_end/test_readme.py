@@ -23,7 +23,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 TWIN, ROLLING = EXAMPLES[1:]
 COPIED = {
     *("client_app", "conf", "data", "inference", "models", "nestfl", "protocol", "server_app"),
-    *("strategies", "tests", "LICENSE", "README.md", "pyproject.toml"),
+    *("strategies", "training", "tests", "LICENSE", "README.md", "pyproject.toml"),
 }
 
 SHORT_RUN = (
@@ -32,16 +32,16 @@ SHORT_RUN = (
 )
 FEDERATE = f"""
 import torch
+from nestfl.local_engine import LocalGrid
 from server_app import app as server
 from server_app.config.composing import compose
 from strategies.registry import strategy
-from tests.support.grids import InProcessGrid
 
 def federate(overrides, name):
     config = compose(f"{{overrides}} {SHORT_RUN} output=runs name={{name}}")
     made = strategy(config.strategy.name)(server.federation(config), None)
     before = {{name: tensor.clone() for name, tensor in made.state.items()}}
-    after = server.run(InProcessGrid(4), config)
+    after = server.run(LocalGrid(4), config)
     unchanged = [name for name in before if torch.equal(after.state[name], before[name])]
     assert unchanged == [], unchanged
     return after

@@ -180,6 +180,15 @@ def test_what_cannot_be_run_is_told_before_anything_is_started(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_was_saved_without_an_engine_is_resumed_on_any(
+    finished: tuple[Path, Result], tmp_path: Path
+) -> None:
+    saved = (finished[0] / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(saved.replace("engine: local\n", ""))
+    assert compose(f"resume={tmp_path}").engine == "ray"
+    assert compose(f"resume={tmp_path} engine=local").engine == "local"
+
+
 def test_flower_itself_says_that_the_engine_is_not_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
