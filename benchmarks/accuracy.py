@@ -25,15 +25,15 @@ from typing import Any
 
 def run(overrides: str) -> dict[str, Any]:
     """One federation in this process; its summary."""
+    from nestfl.local_engine import LocalGrid
     from server_app import app as server
     from server_app.config.composing import compose
     from server_app.record.run_record import RunRecord
     from server_app.record.summary import summarise
-    from tests.support.grids import InProcessGrid
 
     config = compose(overrides)
     began = time.perf_counter()
-    server.run(InProcessGrid(config.fleet.clients), config)
+    server.run(LocalGrid(config.fleet.clients), config)
     record = RunRecord(Path(config.output) / str(config.name))
     return {**summarise(record.metrics()), "wall": time.perf_counter() - began}
 

@@ -18,7 +18,7 @@ import torch
 
 from data import global_test
 from data.inputs import Inputs
-from nestfl.commands.prediction import TO_THE_END, Predictor, side_by_side
+from nestfl.predictor import TO_THE_END, Predictor, side_by_side
 from server_app.restored import load_level
 
 TOLERANCE = 0.3
@@ -30,7 +30,7 @@ SINGLES = 200
 def measure(run: Path) -> None:
     level = load_level(run)
     batched, single = Predictor(level, 256), Predictor(level, 1)
-    plans = [batched.losing(TOLERANCE), TO_THE_END]
+    plans = [batched.plan_for_loss(TOLERANCE), TO_THE_END]
     test = global_test(level.dataset)
     answers, in_batches = side_by_side(batched, test, plans)
     inputs = Inputs(test, tuple(map(str, range(len(test)))))

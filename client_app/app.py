@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 
 from client_app.memory import recall, remember
 from data.clients import ClientData, client_data, device_data
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 from protocol.arrays import pack, unpack
 from protocol.records import Evaluation, Profile, Trained, Work
 from strategies.registry import method

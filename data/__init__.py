@@ -10,11 +10,11 @@ from data.clients import (
     global_test,
 )
 from data.examples import Examples
-from data.formats import Split
+from data.formats import ImageSplit
 from data.images import ImageData
 from data.inputs import Inputs, read_inputs
 from data.partition import partition
-from data.source import Splits, load
+from data.source import ImageSplits, load
 from data.spec import PARTITION_KINDS, DatasetSpec, PartitionKind
 from data.text_source import load_texts
 from data.texts import TextData, TextSplit
@@ -31,10 +31,10 @@ __all__ = [
     "Examples",
     "ImageData",
     "ImageFacts",
+    "ImageSplit",
+    "ImageSplits",
     "Inputs",
     "PartitionKind",
-    "Split",
-    "Splits",
     "TextData",
     "TextFacts",
     "TextSplit",

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 def augment(images: Tensor, padding: int, flip: bool, generator: torch.Generator) -> Tensor:
-    """Each image cropped from itself padded with zeros, and mirrored with probability 1/2."""
+    """Crop each image from itself padded with zeros, and mirror it with probability 1/2."""
     batch, device = len(images), images.device
     if padding:
         corners = torch.randint(0, 2 * padding + 1, (2, batch), generator=generator)
@@ -21,7 +21,7 @@ def augment(images: Tensor, padding: int, flip: bool, generator: torch.Generator
 
 
 def crop(images: Tensor, top: Tensor, left: Tensor, size: int) -> Tensor:
-    """The square of `size` pixels of each image that begins at its own (top, left)."""
+    """Cut the square of `size` pixels of each image that begins at its own (top, left)."""
     batch, channels, height, width = images.shape
     lines = torch.arange(size, device=images.device)
     planes = torch.arange(batch * channels, device=images.device).view(batch, channels, 1)
@@ -33,5 +33,5 @@ def crop(images: Tensor, top: Tensor, left: Tensor, size: int) -> Tensor:
 
 
 def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
-    """The images, those chosen by `mirrored` with left and right exchanged."""
+    """Exchange left and right of the images that `mirrored` chooses."""
     return torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)

@@ -22,13 +22,13 @@ LAYOUT_VERSION = 1
 
 
 def cache_dir() -> Path:
-    """Where the arrays are kept: $NESTFL_CACHE, else ~/.cache/nestfl."""
+    """Return the folder where arrays are kept: $NESTFL_CACHE, else ~/.cache/nestfl."""
     chosen = os.environ.get("NESTFL_CACHE") or Path("~/.cache/nestfl")
     return Path(chosen).expanduser()
 
 
 def cached_arrays(kind: str, key: object, compute: Callable[[], Arrays]) -> Arrays:
-    """The arrays of `compute()`, memory-mapped; `repr(key)` must say all they depend on."""
+    """Return `compute()`'s arrays, memory-mapped; `repr(key)` must say all they depend on."""
     digest = hashlib.sha256(repr((LAYOUT_VERSION, key)).encode()).hexdigest()[:20]
     entry = cache_dir() / f"{kind}-{digest}"
     if not entry.is_dir():

@@ -1,4 +1,4 @@
-"""What is known of each data set: its classes, its images or texts, and where it is published."""
+"""The facts of each data set: its classes, its images or texts, and where it is published."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class DatasetFacts:
     name: str
     classes: tuple[str, ...]
     hub: tuple[str, ...] = field(default=(), kw_only=True)
-    """Where `datasets.load_dataset` finds it; empty if nowhere."""
+    """The arguments of `datasets.load_dataset` that fetch it; empty if it is nowhere."""
     hub_test: str = field(default="test", kw_only=True)
     """The split there whose labels are published, and which is not for training."""
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Return the number of classes."""
         return len(self.classes)
 
     @cached_property
@@ -32,7 +32,7 @@ class DatasetFacts:
         return names | {str(label): label for label in range(self.num_classes)}
 
     def label_of(self, class_name: str) -> int:
-        """The label of a class given by its name or its number, the same on every device."""
+        """Return the label of a class given by its name or number, the same on every device."""
         label = self._label_of_class.get(_folded(class_name))
         if label is None:
             raise DataError(
@@ -59,7 +59,7 @@ class ImageFacts(DatasetFacts):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
+        """Return the channels, the height and the width."""
         return self.in_channels, self.image_size, self.image_size
 
 

@@ -1,4 +1,4 @@
-"""What each client trains, validates and tests on, and what the server tests on."""
+"""The data that each client trains, validates and tests on, and that the server tests on."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from data.cache import Arrays, cached_arrays
 from data.catalog import IMAGES, TEXTS, DataError
 from data.examples import Examples
-from data.formats import Split
+from data.formats import ImageSplit
 from data.images import ImageData
 from data.partition import Rows, partition, split_parts
-from data.source import Splits, load, load_own
+from data.source import ImageSplits, load, load_own
 from data.spec import DatasetSpec
 from data.text_source import TextSplits, load_own_texts, load_texts
 from data.texts import TextData, TextSplit
@@ -31,14 +31,14 @@ class ClientData:
 
 
 def client_data(spec: DatasetSpec, partition_id: int) -> ClientData:
-    """The data of one simulated client."""
+    """Return the data of one simulated client."""
     if not 0 <= partition_id < spec.clients:
         raise DataError(f"no client {partition_id}: expected 0 to {spec.clients - 1}")
     return _parted(_splits(spec).train, client_rows(spec)[partition_id], spec, partition_id)
 
 
 def all_clients(spec: DatasetSpec) -> ClientData:
-    """The data of all simulated clients together, part by part."""
+    """Return the data of all simulated clients together, part by part."""
     parted = [split_parts(rows, spec, number) for number, rows in enumerate(client_rows(spec))]
     train = _splits(spec).train
     joined = (np.concatenate(parts) for parts in zip(*parted, strict=True))
@@ -46,14 +46,14 @@ def all_clients(spec: DatasetSpec) -> ClientData:
 
 
 def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
-    """The data of a real device: the training examples in its own files, parted as a client's."""
+    """Return a real device's data: the training examples in its files, parted as a client's."""
     images = spec.holds == "images"
     own = load_own(spec.name, str(path)) if images else load_own_texts(spec, str(path))
     return _parted(own, np.arange(len(own.labels)), spec, 0)
 
 
 def global_test(spec: DatasetSpec) -> Examples:
-    """The data set's test examples, which no client trains on."""
+    """Return the data set's test examples, which no client trains on."""
     test = _splits(spec).test
     if spec.max_test is None or spec.max_test >= len(test.labels):
         return _examples(test, spec)
@@ -63,7 +63,7 @@ def global_test(spec: DatasetSpec) -> Examples:
 
 @lru_cache(maxsize=8)
 def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
-    """For each client its rows of the training split; kept on disk, for partitioning is slow."""
+    """Return each client's rows of the training split; kept on disk, for partitioning is slow."""
     labels = _splits(spec).train.labels
     dealing = replace(spec, path=None, validation=0.0, test=0.0, max_test=None)
     dealing = replace(dealing, tokenizer=None, max_tokens=DatasetSpec.max_tokens)
@@ -77,16 +77,20 @@ def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
     return tuple(np.split(dealt["rows"], np.cumsum(dealt["sizes"])[:-1]))
 
 
-def _splits(spec: DatasetSpec) -> Splits | TextSplits:
+def _splits(spec: DatasetSpec) -> ImageSplits | TextSplits:
     return load(spec) if spec.holds == "images" else load_texts(spec)
 
 
-def _parted(split: Split | TextSplit, rows: Rows, spec: DatasetSpec, stream: int) -> ClientData:
+def _parted(
+    split: ImageSplit | TextSplit, rows: Rows, spec: DatasetSpec, stream: int
+) -> ClientData:
     parts = split_parts(rows, spec, stream)
     return ClientData(*(_examples(split, spec, part) for part in parts))
 
 
-def _examples(split: Split | TextSplit, spec: DatasetSpec, rows: Rows | None = None) -> Examples:
-    if isinstance(split, Split):
+def _examples(
+    split: ImageSplit | TextSplit, spec: DatasetSpec, rows: Rows | None = None
+) -> Examples:
+    if isinstance(split, ImageSplit):
         return ImageData.of(split, IMAGES[spec.name], rows)
     return TextData.of(split, TEXTS[spec.name], rows)

@@ -19,11 +19,11 @@ FEWEST_WORDS = 6
 PER_LIBRARY = 600
 """So many are read; the few that occur twice are kept once."""
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
-"""Where the name that a library is installed by is not the one it is imported by."""
+"""The names by which libraries are installed, where that is not the imported one."""
 
 
 def read_docstrings(facts: TextFacts) -> Texts:
-    """As many texts of each library, which are the data set's classes."""
+    """Read as many texts of each library, which are the data set's classes."""
     texts: list[str] = []
     labels: list[int] = []
     for label, library in enumerate(facts.classes):
@@ -34,12 +34,12 @@ def read_docstrings(facts: TextFacts) -> Texts:
 
 
 def versions(facts: TextFacts) -> list[str]:
-    """What the texts depend on."""
+    """Return the versions that the texts depend on."""
     return [version(DISTRIBUTIONS.get(library, library)) for library in facts.classes]
 
 
 def _paragraphs(library: str) -> Iterator[str]:
-    """The first paragraph of each docstring of some length, as one line."""
+    """Yield the first paragraph of each docstring of some length, as one line."""
     spec = find_spec(library)
     if spec is None or not spec.submodule_search_locations:
         raise DataError(f"the docstrings of {library} are not there: it is not installed")
@@ -54,5 +54,5 @@ def _paragraphs(library: str) -> Iterator[str]:
 
 
 def _mixed(path: str) -> str:
-    """An order that depends on the names alone, and mixes the parts of a library."""
+    """Return an order that depends on the names alone, and mixes the parts of a library."""
     return hashlib.sha256(path.encode()).hexdigest()

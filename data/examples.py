@@ -1,4 +1,4 @@
-"""What images and texts have in common: labelled examples in memory, served in batches."""
+"""Labelled examples in memory, served in batches: the part that images and texts share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from data.catalog import DatasetFacts
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 Rows = slice | Tensor
-"""Which examples a batch is of: neighbours, or any."""
+"""The examples of a batch: neighbours, or any."""
 
 
 class Examples:
@@ -26,7 +26,7 @@ class Examples:
         return len(self.labels)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same examples on a device, where batches are then cut and prepared."""
+        """Return the same examples on a device, where batches are then cut and prepared."""
         to_cuda = torch.device(device).type == "cuda"
         this: Any = self
         tensors = {
@@ -45,7 +45,7 @@ class Examples:
         augment: bool = False,
         generator: torch.Generator | None = None,
     ) -> Batches:
-        """One pass over the data as (inputs, int64 labels); the last batch may be short.
+        """Pass over the data once as (inputs, int64 labels); the last batch may be short.
 
         All chance comes from `generator`, a CPU one: its state decides order and augmentation.
         """
@@ -63,10 +63,10 @@ class Examples:
             yield batch if order is None else order[batch]
 
     def _served(self, batches: Iterator[Rows], chance: torch.Generator | None) -> Batches:
-        """Each batch as a network reads it; what is left to chance is drawn from `chance`."""
+        """Yield each batch as a network reads it; chance is drawn from `chance`."""
         raise NotImplementedError
 
 
 def taken(tensor: Tensor, rows: Rows) -> Tensor:
-    """The rows of a tensor, not copied if they are neighbours."""
+    """Return the rows of a tensor, not copied if they are neighbours."""
     return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows)

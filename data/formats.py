@@ -29,7 +29,7 @@ UNKNOWN = -1
 """The label of an example that has none, or whose class is not published (the tests of GLUE)."""
 
 DEEP_MODES = ("I", "F")
-"""How Pillow's names of more than 8 bits a pixel begin: converting would clip them in silence."""
+"""Beginnings of Pillow's modes of more than 8 bits a pixel: converting them would clip values."""
 GREY_MODES = frozenset({"1", "L", "LA", "La"})
 
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
@@ -37,19 +37,19 @@ log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 SplitName = Literal["train", "test"]
 
 
-class Split(NamedTuple):
+class ImageSplit(NamedTuple):
     """Images and their labels, row by row."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
 
-Reader = Callable[[Sequence[Path], ImageFacts, SplitName], Split]
+Reader = Callable[[Sequence[Path], ImageFacts, SplitName], ImageSplit]
 
 
 @contextmanager
 def reading(file: Path) -> Iterator[None]:
-    """Makes what goes wrong in the block, while a file is read, a `DataError` that names it."""
+    """Turn what goes wrong in the block, while a file is read, into a `DataError` that names it."""
     try:
         yield
     except DataError as error:
@@ -60,8 +60,8 @@ def reading(file: Path) -> Iterator[None]:
         raise DataError(f"{file} cannot be read: {error}") from error
 
 
-def read_parquet(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
-    """Parquet files with a column of encoded images and a column of labels."""
+def read_parquet(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> ImageSplit:
+    """Read parquet files with a column of encoded images and a column of labels."""
     import pyarrow as pa
 
     tables = [open_parquet(file) for file in files]
@@ -70,21 +70,21 @@ def read_parquet(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> 
 
 
 def open_parquet(file: Path) -> Any:
-    """The Arrow table of a parquet file."""
+    """Read a parquet file as an Arrow table."""
     import pyarrow.parquet as pq
 
     with reading(file):
         return pq.read_table(file)
 
 
-def read_table(table: Any, facts: ImageFacts) -> Split:
-    """An Arrow table with a column of encoded images and a column of labels."""
+def read_table(table: Any, facts: ImageFacts) -> ImageSplit:
+    """Read an Arrow table with a column of encoded images and a column of labels."""
     labels = table.column(first_column(table, LABEL_COLUMNS)).to_numpy()
     return checked_split(table_images(table, facts), labels, facts)
 
 
 def table_images(table: Any, facts: ImageFacts) -> NDArray[np.uint8]:
-    """The decoded images of an Arrow table, [n, height, width, channels].
+    """Return the decoded images of an Arrow table, [n, height, width, channels].
 
     They are bytes, or structs of `bytes` and `path`, which are Hugging Face's.
     """
@@ -110,7 +110,7 @@ def _encoded(row: Any, number: int) -> io.BytesIO | str:
 
 
 def first_column(table: Any, names: Sequence[str]) -> str:
-    """The first of these columns that a table has."""
+    """Return the first of these columns that a table has."""
     found = next((name for name in names if name in table.column_names), None)
     if found is None:
         raise DataError(
@@ -119,8 +119,8 @@ def first_column(table: Any, names: Sequence[str]) -> str:
     return found
 
 
-def read_image_folder(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
-    """Images in one folder a class, which bears the class's name or number."""
+def read_image_folder(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> ImageSplit:
+    """Read images in one folder a class, which bears the class's name or number."""
     labels = np.array([facts.label_of(file.parent.name) for file in files])
     return checked_split(decode_images(files, len(files), facts), labels, facts)
 
@@ -128,7 +128,7 @@ def read_image_folder(files: Sequence[Path], facts: ImageFacts, split: SplitName
 def decode_images(
     encoded: Iterable[Path | str | io.BytesIO], count: int, facts: ImageFacts
 ) -> NDArray[np.uint8]:
-    """Images in files or in memory as one array, [n, height, width, channels]."""
+    """Read images in files or in memory as one array, [n, height, width, channels]."""
     from PIL.Image import open as open_image
 
     mode = "L" if facts.in_channels == 1 else "RGB"
@@ -160,7 +160,7 @@ def decode_images(
 
 
 def _say_converted(converted: int, count: int, facts: ImageFacts) -> None:
-    """Images of other channels than the data set's are taken, but not in silence."""
+    """Warn of images of other channels than the data set's, which are taken all the same."""
     if converted and facts.in_channels == 1:
         log.warning(
             "%d of %d images are stored in colour: %s is grey, their brightness is taken",
@@ -174,7 +174,7 @@ def _say_converted(converted: int, count: int, facts: ImageFacts) -> None:
 
 
 def _fitted(image: Image, size: int) -> Image:
-    """The centre of an image whose short side was scaled to 8/7 of the size: 256 for 224."""
+    """Scale an image's short side to 8/7 of the size (256 for 224) and return its centre."""
     short = size * 8 // 7
     scale = short / min(image.size)
     width, height = (round(length * scale) for length in image.size)
@@ -186,8 +186,8 @@ def _shown(file: Path | str | io.BytesIO, row: int) -> str:
     return f"the image in row {row}" if isinstance(file, io.BytesIO) else str(file)
 
 
-def read_idx(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
-    """The two IDX files of MNIST, images first, gzipped or not."""
+def read_idx(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> ImageSplit:
+    """Read the two IDX files of MNIST, images first, gzipped or not."""
     images, labels = (_read_idx_array(file) for file in files)
     return checked_split(images, labels, facts)
 
@@ -206,8 +206,8 @@ def _read_idx_array(file: Path) -> NDArray[np.uint8]:
     return np.frombuffer(body, np.uint8).reshape(shape)
 
 
-def read_npz(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Split:
-    """A NumPy archive with arrays x and y, or x_train, y_train, x_test and y_test."""
+def read_npz(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> ImageSplit:
+    """Read a NumPy archive with arrays x and y, or x_train, y_train, x_test and y_test."""
     (file,) = files
     with opened_npz(file) as archive:
         for images, labels in ((f"x_{split}", f"y_{split}"), ("x", "y")):
@@ -220,7 +220,7 @@ def read_npz(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Spli
 
 @contextmanager
 def opened_npz(file: Path) -> Iterator[NpzFile]:
-    """A NumPy archive; what goes wrong while it is open is a `DataError` that names it."""
+    """Open a NumPy archive; what goes wrong while it is open is a `DataError` that names it."""
     with reading(file):
         content = np.load(file, allow_pickle=False)
         if not isinstance(content, NpzFile):
@@ -229,8 +229,8 @@ def opened_npz(file: Path) -> Iterator[NpzFile]:
             yield archive
 
 
-def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: ImageFacts) -> Split:
-    """The arrays as a split of this data set, or what is wrong with them."""
+def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: ImageFacts) -> ImageSplit:
+    """Return the arrays as a split of this data set; raise a `DataError` where they are none."""
     images, labels = channels_first(images, facts), labels.reshape(-1)
     if len(images) != len(labels) or not len(labels):
         raise DataError(f"{len(images)} images and {len(labels)} labels: expected one label each")
@@ -241,11 +241,11 @@ def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: ImageFacts)
             f"labels of type {labels.dtype}{found}: expected whole numbers from 0 to "
             f"{facts.num_classes - 1}, the classes of {facts.name}"
         )
-    return Split(images, labels.astype(np.int64))
+    return ImageSplit(images, labels.astype(np.int64))
 
 
 def channels_first(images: NDArray[Any], facts: ImageFacts) -> NDArray[np.uint8]:
-    """Images of this data set's shape as [n, channels, height, width], or what is wrong.
+    """Return images as [n, channels, height, width]; raise where they are not the data set's.
 
     Grey ones stand for colour too, as they do in files.
     """

@@ -10,7 +10,7 @@ HUB = "hub:"
 
 
 def fetched(place: str, name: str) -> Path:
-    """A file of the model `hub:OWNER/NAME`, downloaded unless this machine has it already."""
+    """Download a file of the model `hub:OWNER/NAME` unless this machine has it; return its path."""
     from huggingface_hub import hf_hub_download
 
     try:

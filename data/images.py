@@ -13,7 +13,7 @@ from torch import Tensor
 from data.augment import augment as augmented
 from data.catalog import ImageFacts
 from data.examples import Batches, Examples, Rows, taken
-from data.formats import Split
+from data.formats import ImageSplit
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +28,14 @@ class ImageData(Examples):
 
     @classmethod
     def of(
-        cls, split: Split, facts: ImageFacts, rows: NDArray[np.int64] | None = None
+        cls, split: ImageSplit, facts: ImageFacts, rows: NDArray[np.int64] | None = None
     ) -> ImageData:
-        """The given rows of a split, copied into memory; without rows all of it, not copied."""
+        """Copy the given rows of a split into memory; without rows take all of it, not copied."""
         images, labels = split if rows is None else (split.images[rows], split.labels[rows])
         return cls(torch.from_numpy(images), torch.from_numpy(labels), facts)
 
     def _served(self, batches: Iterator[Rows], chance: torch.Generator | None) -> Batches:
-        """As float32 images, cropped and mirrored by chance."""
+        """Yield float32 images, cropped and mirrored by chance."""
         scale, shift = self._scale_and_shift()
         for rows in batches:
             images, labels = taken(self.images, rows), taken(self.labels, rows)
@@ -44,7 +44,7 @@ class ImageData(Examples):
             yield torch.mul(images, scale).add_(shift), labels
 
     def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
-        """(x / 255 - mean) / std, as one product and one sum."""
+        """Return (x / 255 - mean) / std as one product and one sum."""
         mean, std = (
             torch.tensor(numbers, dtype=torch.float64).view(1, -1, 1, 1)
             for numbers in (self.facts.mean, self.facts.std)

@@ -1,4 +1,4 @@
-"""What to answer for, with or without labels: images in any form, or tables of texts."""
+"""The inputs to answer for, with or without labels: images in any form, or tables of texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from data.formats import (
     IMAGE_SUFFIXES,
     LABEL_COLUMNS,
     UNKNOWN,
-    Split,
+    ImageSplit,
     channels_first,
     checked_split,
     decode_images,
@@ -45,7 +45,7 @@ class Inputs:
 
 
 def read_inputs(path: Path, spec: DatasetSpec) -> Inputs:
-    """The inputs under a path; their labels if there is a column, an array or a folder of them."""
+    """Read the inputs under a path, and their labels from a column, an array or folders, if any."""
     if not path.exists():
         raise DataError(f"{path} does not exist")
     return _read_texts(path, spec) if spec.holds == "tokens" else _read_images(path, spec)
@@ -76,11 +76,11 @@ def _read_images(path: Path, spec: DatasetSpec) -> Inputs:
     ]
     if not parts:
         raise DataError(f"no images in {path}: expected image files, parquet or .npz")
-    joined = Split(*map(np.concatenate, zip(*(split for _, split in parts), strict=True)))
+    joined = ImageSplit(*map(np.concatenate, zip(*(split for _, split in parts), strict=True)))
     return Inputs(ImageData.of(joined, facts), _rows_of(parts))
 
 
-def _rows_of(parts: Sequence[tuple[Path, Split | Texts]]) -> tuple[str, ...]:
+def _rows_of(parts: Sequence[tuple[Path, ImageSplit | Texts]]) -> tuple[str, ...]:
     return tuple(f"{file.name}:{row}" for file, part in parts for row in range(len(part.labels)))
 
 
@@ -98,7 +98,7 @@ def _read_image_files(path: Path, files: list[Path], facts: ImageFacts) -> Input
 
 
 def _folder_labels(path: Path, files: list[Path], facts: ImageFacts) -> NDArray[np.int64] | None:
-    """Labels where all images lie in folders named after classes, below `path`."""
+    """Return the labels where all images lie in folders named after classes, below `path`."""
     folders = {file.parent for file in files}
     if path.is_file() or path in folders:
         return None
@@ -109,7 +109,7 @@ def _folder_labels(path: Path, files: list[Path], facts: ImageFacts) -> NDArray[
     return np.array([labels[file.parent] for file in files])
 
 
-def _read_parquet(file: Path, facts: ImageFacts) -> Split:
+def _read_parquet(file: Path, facts: ImageFacts) -> ImageSplit:
     table = open_parquet(file)
     found = next((name for name in LABEL_COLUMNS if name in table.column_names), None)
     labels = None if found is None else table.column(found).to_numpy()
@@ -117,7 +117,7 @@ def _read_parquet(file: Path, facts: ImageFacts) -> Split:
         return _split(table_images(table, facts), labels, facts)
 
 
-def _read_npz(file: Path, facts: ImageFacts) -> Split:
+def _read_npz(file: Path, facts: ImageFacts) -> ImageSplit:
     with opened_npz(file) as archive:
         for images, labels in (("x", "y"), ("x_test", "y_test")):
             if images in archive:
@@ -125,7 +125,7 @@ def _read_npz(file: Path, facts: ImageFacts) -> Split:
         raise DataError(f"{file} holds {', '.join(archive.files)}: expected x, and maybe y")
 
 
-def _split(images: NDArray[Any], labels: NDArray[Any] | None, facts: ImageFacts) -> Split:
+def _split(images: NDArray[Any], labels: NDArray[Any] | None, facts: ImageFacts) -> ImageSplit:
     if labels is not None:
         return checked_split(images, labels, facts)
-    return Split(channels_first(images, facts), np.full(len(images), UNKNOWN, np.int64))
+    return ImageSplit(channels_first(images, facts), np.full(len(images), UNKNOWN, np.int64))

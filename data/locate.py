@@ -1,4 +1,4 @@
-"""Which files under a path hold a data set, and who reads them.
+"""Finds the files under a path that hold a data set, and chooses who reads them.
 
 A path is a folder (of parquet files with `train` and `test` in their names; of the four IDX files;
 of .npz archives; of class folders, maybe in `train/` and `test/`) or one parquet file or archive.
@@ -35,7 +35,7 @@ class SplitFiles:
     test: tuple[Path, ...]
 
     def fingerprint(self) -> list[tuple[str, int, int]]:
-        """Path, size and time of change of every file: what a cached copy depends on."""
+        """Return what a cached copy depends on: path, size and time of change of every file."""
         return _fingerprint((*self.train, *self.test))
 
 
@@ -45,7 +45,7 @@ def _fingerprint(files: Iterable[Path]) -> list[tuple[str, int, int]]:
 
 
 def locate(path: Path, name: str) -> SplitFiles:
-    """The files under `path` that hold the data set `name`."""
+    """Find the files under `path` that hold the data set `name`."""
     if not path.exists():
         raise DataError(f"{path} does not exist: no {name} there")
     for layout in (_parquet, _idx, _npz, _image_folder):
@@ -67,12 +67,12 @@ class TextFiles:
     validation: tuple[Path, ...]
 
     def fingerprint(self) -> list[tuple[str, int, int]]:
-        """Path, size and time of change of every file: what a cached copy depends on."""
+        """Return what a cached copy depends on: path, size and time of change of every file."""
         return _fingerprint((*self.train, *self.test, *self.validation))
 
 
 def locate_texts(path: Path, name: str) -> TextFiles:
-    """The parquet or CSV files under `path` that hold the texts of the data set `name`."""
+    """Find the parquet or CSV files under `path` that hold the texts of the data set `name`."""
     if not path.exists():
         raise DataError(f"{path} does not exist: no {name} there")
     for suffix in (".parquet", ".csv"):
@@ -103,7 +103,7 @@ def _npz(path: Path, name: str) -> SplitFiles | None:
 def _by_split(
     path: Path, suffix: str, name: str
 ) -> tuple[tuple[Path, ...], tuple[Path, ...], tuple[Path, ...]]:
-    """Files to train, test and validate on, by the word in their names; without one, to train."""
+    """Sort files by the word in their names: to train (also without one), test and validate on."""
     if path.is_file():
         return ((path,) if path.suffix == suffix else ()), (), ()
     files = _of_data_set(path.rglob(f"*{suffix}"), name)
@@ -138,7 +138,7 @@ def _image_folder(path: Path, name: str) -> SplitFiles | None:
 
 
 def _of_data_set(files: Iterable[Path], name: str) -> tuple[Path, ...]:
-    """The files named after the data set, in order; all if none is."""
+    """Return the files named after the data set, in order; all if none is."""
     found = tuple(sorted(files))
     begins_with_name = re.compile(re.escape(name) + "(?![a-z0-9])")
     named = (file for file in found if begins_with_name.match(file.name.lower().replace("_", "-")))

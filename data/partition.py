@@ -1,4 +1,4 @@
-"""Which training examples each client has, by the partitioners of flwr-datasets."""
+"""Deals training examples out to the clients, by the partitioners of flwr-datasets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rows = NDArray[np.int64]
 
 
 def partition(spec: DatasetSpec, labels: NDArray[np.int64]) -> list[Rows]:
-    """For each client the rows of `labels` it has: disjoint, and a function of the spec alone."""
+    """Return each client's rows of `labels`: disjoint, and a function of the spec alone."""
     rng = np.random.default_rng(spec.seed)
     # Shuffled first, because some partitioners deal out runs of neighbours.
     rows = rng.permutation(len(labels))[: spec.max_train]
@@ -42,7 +42,7 @@ def partition(spec: DatasetSpec, labels: NDArray[np.int64]) -> list[Rows]:
 def _deal(
     spec: DatasetSpec, labels: NDArray[np.int64], rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Positions in `labels` for each place, by the partitioner the spec names."""
+    """Return positions in `labels` for each place, by the partitioner the spec names."""
     import datasets
 
     partitioner = _partitioner(spec, len(labels), rng)
@@ -103,7 +103,7 @@ def _skew(spec: DatasetSpec) -> str:
 
 
 def split_parts(rows: Rows, spec: DatasetSpec, stream: int) -> tuple[Rows, Rows, Rows]:
-    """A client's rows as train, validation and test parts; at least one row is left to train on."""
+    """Part a client's rows into train, validation and test; at least one is left to train on."""
     shuffled = np.random.default_rng((spec.seed, stream)).permutation(rows)
     validation, test = int(len(rows) * spec.validation), int(len(rows) * spec.test)
     return (

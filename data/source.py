@@ -11,29 +11,29 @@ from numpy.typing import NDArray
 
 from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import IMAGES, DataError, ImageFacts
-from data.formats import Split, checked_split, read_table
+from data.formats import ImageSplit, checked_split, read_table
 from data.locate import SplitFiles, locate
 from data.spec import DatasetSpec
 
 HELD_OUT_SHARE = 0.2
-"""What a data set without a test set of its own gives up for one."""
+"""The share of a data set that becomes its test set where it has none of its own."""
 HELD_OUT_SEED = 0
 
 
-class Splits(NamedTuple):
+class ImageSplits(NamedTuple):
     """The examples to deal out to clients, and those nobody trains on."""
 
-    train: Split
-    test: Split
+    train: ImageSplit
+    test: ImageSplit
 
 
-def load(spec: DatasetSpec) -> Splits:
-    """The data set's two splits, as read-only arrays shared by all processes."""
+def load(spec: DatasetSpec) -> ImageSplits:
+    """Return the data set's two splits, as read-only arrays shared by all processes."""
     return _load(spec.name, spec.path, cache_dir())
 
 
 @lru_cache(maxsize=4)
-def _load(name: str, path: str | None, _cache: Path) -> Splits:
+def _load(name: str, path: str | None, _cache: Path) -> ImageSplits:
     facts = IMAGES[name]
     if path is not None:
         files = locate(Path(path).expanduser().resolve(), name)
@@ -43,13 +43,13 @@ def _load(name: str, path: str | None, _cache: Path) -> Splits:
         arrays = cached_arrays(name, facts.hub, lambda: _named(_read_hub(facts)))
     else:
         arrays = cached_arrays(name, "bundled", lambda: _named(_read_digits(facts)))
-    return Splits(
-        Split(arrays["train-images"], arrays["train-labels"]),
-        Split(arrays["test-images"], arrays["test-labels"]),
+    return ImageSplits(
+        ImageSplit(arrays["train-images"], arrays["train-labels"]),
+        ImageSplit(arrays["test-images"], arrays["test-labels"]),
     )
 
 
-def _named(splits: Splits) -> Arrays:
+def _named(splits: ImageSplits) -> Arrays:
     return {
         "train-images": splits.train.images,
         "train-labels": splits.train.labels,
@@ -59,8 +59,8 @@ def _named(splits: Splits) -> Arrays:
 
 
 @lru_cache(maxsize=4)
-def load_own(name: str, path: str) -> Split:
-    """All training examples in a device's own files: the global test set is not held out here."""
+def load_own(name: str, path: str) -> ImageSplit:
+    """Return all training examples in a device's own files; no global test set is held out here."""
     facts = IMAGES[name]
     files = locate(Path(path).expanduser().resolve(), name)
 
@@ -69,17 +69,17 @@ def load_own(name: str, path: str) -> Split:
         return {"images": split.images, "labels": split.labels}
 
     arrays = cached_arrays(name, ("own", files.fingerprint()), read)
-    return Split(arrays["images"], arrays["labels"])
+    return ImageSplit(arrays["images"], arrays["labels"])
 
 
-def _read_splits(files: SplitFiles, facts: ImageFacts) -> Splits:
+def _read_splits(files: SplitFiles, facts: ImageFacts) -> ImageSplits:
     train = files.read(files.train, facts, "train")
     if files.test:
-        return Splits(train, files.read(files.test, facts, "test"))
+        return ImageSplits(train, files.read(files.test, facts, "test"))
     return _hold_out_test(train)
 
 
-def _read_digits(facts: ImageFacts) -> Splits:
+def _read_digits(facts: ImageFacts) -> ImageSplits:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)  # 0 to 16 in each of 8x8 pixels
@@ -87,14 +87,16 @@ def _read_digits(facts: ImageFacts) -> Splits:
     return _hold_out_test(checked_split(scaled.reshape(-1, *facts.image_shape), labels, facts))
 
 
-def _hold_out_test(everything: Split) -> Splits:
+def _hold_out_test(everything: ImageSplit) -> ImageSplits:
     train, test = held_out(everything.labels)
     images, labels = everything
-    return Splits(Split(images[train], labels[train]), Split(images[test], labels[test]))
+    return ImageSplits(
+        ImageSplit(images[train], labels[train]), ImageSplit(images[test], labels[test])
+    )
 
 
 def held_out(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows to train and to test on: the same fifth of every class, for all seeds to compare on."""
+    """Return rows to train and to test on: the same fifth of every class, whatever the seed."""
     from sklearn.model_selection import train_test_split
 
     rows = np.arange(len(labels))
@@ -109,7 +111,7 @@ def held_out(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
     return train, test
 
 
-def _read_hub(facts: ImageFacts) -> Splits:
+def _read_hub(facts: ImageFacts) -> ImageSplits:
     from datasets import load_dataset
 
     try:
@@ -121,4 +123,4 @@ def _read_hub(facts: ImageFacts) -> Splits:
             "local copy: a folder of *train*.parquet and *test*.parquet, IDX files, an .npz, or "
             "one folder of images a class"
         ) from error
-    return Splits(read_table(train.data.table, facts), read_table(test.data.table, facts))
+    return ImageSplits(read_table(train.data.table, facts), read_table(test.data.table, facts))

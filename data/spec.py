@@ -1,4 +1,4 @@
-"""Which data a run trains on, and how it is dealt out to the clients."""
+"""The data that a run trains on, and how it is dealt out to the clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DatasetSpec:
     alpha: float = 1.0
     """Concentration of `dirichlet` (classes) and `sizes` (amounts): the smaller, the more skew."""
     classes_per_client: int = 2
-    """How many classes a client of `classes` sees."""
+    """The number of classes that a client of `classes` sees."""
     min_examples: int = 1
     """The fewest examples a client may have, all its parts together."""
     validation: float = 0.1
@@ -69,17 +69,17 @@ class DatasetSpec:
 
     @property
     def facts(self) -> ImageFacts | TextFacts:
-        """What is known of the data set."""
+        """Return what is known of the data set."""
         return CATALOG[self.name]
 
     @property
     def holds(self) -> Literal["images", "tokens"]:
-        """What a network reads of it."""
+        """Return the kind of input that a network reads of it."""
         return "images" if isinstance(self.facts, ImageFacts) else "tokens"
 
     @property
     def input_shape(self) -> dict[str, int]:
-        """How large an example is, by the names that `models.Task` has for it."""
+        """Return the size of an example, by the names that `models.Task` has for it."""
         if isinstance(self.facts, ImageFacts):
             return {"in_channels": self.facts.in_channels, "image_size": self.facts.image_size}
         return {"tokens": self.max_tokens}

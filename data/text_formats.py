@@ -24,14 +24,14 @@ class Texts(NamedTuple):
 
 
 def read_text_files(files: Sequence[Path], facts: TextFacts) -> Texts:
-    """Parquet or CSV files with a column of texts and one of labels."""
+    """Read parquet or CSV files with a column of texts and one of labels."""
     parts = [read_text_file(file, facts) for file in files]
     texts = [text for part in parts for text in part.texts]
     return Texts(texts, np.concatenate([part.labels for part in parts]))
 
 
 def read_text_file(file: Path, facts: TextFacts, labelled: bool = True) -> Texts:
-    """A parquet or CSV file; what is wrong is told with the file and the row.
+    """Read a parquet or CSV file; what is wrong is told with the file and the row.
 
     Rows of CSV are counted as editors do, from 1, which is the header.
     """
@@ -51,7 +51,7 @@ def read_text_file(file: Path, facts: TextFacts, labelled: bool = True) -> Texts
 def read_text_table(
     table: Any, facts: TextFacts, labelled: bool = True, first_row: int = 0
 ) -> Texts:
-    """An Arrow table with texts, and labels that are numbers or names of classes."""
+    """Read an Arrow table with texts, and labels that are numbers or names of classes."""
     texts = table.column(first_column(table, TEXT_COLUMNS)).to_pylist()
     if labelled or set(LABEL_COLUMNS) & set(table.column_names):
         labels = table.column(first_column(table, LABEL_COLUMNS)).to_pylist()

@@ -33,12 +33,12 @@ class TextSplits(NamedTuple):
 
 
 def load_texts(spec: DatasetSpec) -> TextSplits:
-    """The text data set's two splits, as read-only arrays shared by all processes."""
+    """Return the text data set's two splits, as read-only arrays shared by all processes."""
     return _load(spec.name, spec.path, spec.tokenizer, spec.max_tokens, cache_dir())
 
 
 def load_own_texts(spec: DatasetSpec, path: str) -> TextSplit:
-    """All training texts in a device's own files: the global test set is not held out here."""
+    """Return all training texts in a device's own files; no global test set is held out here."""
     return _load_own(spec.name, path, spec.tokenizer, spec.max_tokens, cache_dir())
 
 
@@ -87,7 +87,7 @@ def _encoded(texts: Texts, tokenizer: str | None, max_tokens: int) -> TextSplit:
 
 
 def _reader(facts: TextFacts, path: str | None) -> tuple[ReadSplit, object]:
-    """How to read a split, and what it depends on."""
+    """Return a function that reads a split, and what it depends on."""
     if path is None and facts.hub:
         return _hub_reader(facts), facts.hub
     if path is None:
@@ -121,7 +121,7 @@ def _hub_reader(facts: TextFacts) -> ReadSplit:
 
 
 def _splits(read: ReadSplit, facts: TextFacts) -> tuple[Texts, Texts]:
-    """To train and to test on; a test set without labels gives way to the validation set."""
+    """Read texts to train and to test on; a test set without labels gives way to validation."""
     train = read("train")
     if train is None:
         raise DataError(f"{facts.name} has no training texts")

@@ -36,12 +36,12 @@ class TextData(Examples):
     def of(
         cls, split: TextSplit, facts: TextFacts, rows: NDArray[np.int64] | None = None
     ) -> TextData:
-        """The given rows of a split, copied into memory; without rows all of it, not copied."""
+        """Copy the given rows of a split into memory; without rows take all of it, not copied."""
         tokens, labels = split if rows is None else (split.tokens[rows], split.labels[rows])
         return cls(torch.from_numpy(tokens), torch.from_numpy(labels), facts)
 
     def _served(self, batches: Iterator[Rows], chance: torch.Generator | None) -> Batches:
-        """As int64 tokens, no longer than the batch's longest; texts are not augmented."""
+        """Yield int64 tokens, no longer than the batch's longest; texts are not augmented."""
         lengths = (self.tokens != 0).sum(1).cpu()  # once a pass, so that no batch waits for it
         for rows in batches:
             longest = int(taken(lengths, rows if isinstance(rows, slice) else rows.cpu()).max())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PADDING, BEGIN, END, FIRST_WORD = 0, 1, 2, 3
-"""What hashed words stand beside: the padding, and the tokens at a text's two ends."""
+"""Tokens beside those of hashed words: the padding, and the two ends of a text."""
 HASHED_WORDS = 4096
 """The vocabulary of hashed words: few of the words of a small data set share a token."""
 HASHED = "hashed"
@@ -29,7 +29,7 @@ TOKENIZER_FILE = "tokenizer.json"
 
 
 def encode(texts: Sequence[str], tokenizer: str | None, max_tokens: int) -> NDArray[np.int32]:
-    """The tokens of each text, cut off at `max_tokens`, padded with 0 to the longest."""
+    """Return the tokens of each text, cut off at `max_tokens`, padded with 0 to the longest."""
     if tokenizer in (None, HASHED):
         rows = [_hashed(text, max_tokens) for text in texts]
     else:
@@ -44,7 +44,7 @@ def encode(texts: Sequence[str], tokenizer: str | None, max_tokens: int) -> NDAr
 
 
 def _hashed(text: str, max_tokens: int) -> list[int]:
-    """Words and signs, each as a token that all machines agree on without a vocabulary."""
+    """Return words and signs as tokens that all machines agree on without a vocabulary."""
     words = re.findall(r"\w+|[^\w\s]", text.lower())[: max_tokens - 2]
     span = HASHED_WORDS - FIRST_WORD
     return [BEGIN, *(FIRST_WORD + zlib.crc32(word.encode()) % span for word in words), END]
@@ -71,7 +71,7 @@ def _pretrained(tokenizer: str) -> Tokenizer:
 
 
 def fingerprint(tokenizer: str | None) -> object:
-    """What tokens depend on: the file's path, size and time of change, or a published name."""
+    """Return what tokens depend on: a file's path, size and time, or a published name."""
     local = local_path(tokenizer) if tokenizer is not None else None
     if local is None:
         return tokenizer
@@ -80,7 +80,7 @@ def fingerprint(tokenizer: str | None) -> object:
 
 
 def local_path(place: str) -> Path | None:
-    """The file or folder that a path or `package:NAME` means; None if it is neither.
+    """Return the file or folder that a path or `package:NAME` means; None if it is neither.
 
     Of a package it is the outermost folder with a pre-trained model's `config.json`.
     """

@@ -1,8 +1,8 @@
 """Prediction with early exits: anytime, or under a budget, where easy samples leave early."""
 
 from inference.anytime import Answers, anytime
-from inference.costs import milliseconds
 from inference.early_exit import classify
+from inference.latency import milliseconds
 from inference.thresholds import (
     BudgetError,
     cheapest_thresholds,

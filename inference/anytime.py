@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class Answers:
 
 @torch.inference_mode()
 def anytime(net: SlicedNetwork, x: Tensor) -> Iterator[Answers]:
-    """The answers of one exit after the other; nothing beyond the one asked for is computed."""
+    """Yield the answers of one exit after the other; compute nothing beyond the one asked for."""
     for number, logits in enumerate(net.walk(x)):
         confidence, classes = logits.float().softmax(-1).max(-1)
         yield Answers(classes, torch.full_like(classes, number), confidence)

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from inference.anytime import Answers
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 
 
 @torch.inference_mode()
 def classify(net: SlicedNetwork, x: Tensor, thresholds: Sequence[float]) -> Answers:
-    """Each sample's answer, in the batch's order, at the first exit that is sure enough of it.
+    """Answer each sample, in the batch's order, at the first exit that is sure enough of it.
 
     A sample leaves where its confidence reaches the exit's threshold; whoever comes to the exit
     behind the last threshold is answered there. Who has left is not computed any further.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from inference.anytime import anytime
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 
 
 class BudgetError(ValueError):
@@ -22,7 +22,7 @@ class BudgetError(ValueError):
 
 
 def scores(net: SlicedNetwork, batches: Iterable[Tensor]) -> Tensor:
-    """Each exit's confidence in each sample, [exits, n], on the CPU."""
+    """Return each exit's confidence in each sample, [exits, n], on the CPU."""
     found = [
         torch.stack([answers.confidence for answers in anytime(net, batch)]).cpu()
         for batch in batches
@@ -33,7 +33,7 @@ def scores(net: SlicedNetwork, batches: Iterable[Tensor]) -> Tensor:
 
 
 def exit_shares(costs: Sequence[float], budget: float) -> list[float]:
-    """The geometric shares of the samples that leave at each exit, whose average cost is `budget`.
+    """Return the geometric shares of samples to leave at each exit that cost `budget` on average.
 
     `costs` are of stopping at each exit, and rise. From the last one on, all samples may run to
     the end.
@@ -56,7 +56,7 @@ def exit_shares(costs: Sequence[float], budget: float) -> list[float]:
 
 
 def fit_thresholds(scores: Tensor, costs: Sequence[float], budget: float) -> list[float]:
-    """A threshold for each exit but the last, from validation scores [exits, n].
+    """Fit a threshold for each exit but the last to validation scores [exits, n].
 
     On these samples the average cost is the budget or less by at most one sample's way from the
     first exit to the last; less again where samples are equally sure, since these leave together.
@@ -73,7 +73,7 @@ def fit_thresholds(scores: Tensor, costs: Sequence[float], budget: float) -> lis
 
 
 def exits_taken(scores: Tensor, thresholds: Sequence[float]) -> Tensor:
-    """At which exit each sample of `scores` [exits, n] leaves, counted from 0."""
+    """Return the exit, from 0, at which each sample of `scores` [exits, n] leaves."""
     sure = scores[:-1] >= scores.new_tensor(thresholds)[:, None]
     last = torch.ones(1, scores.shape[1], dtype=torch.bool)
     return torch.cat((sure, last)).int().argmax(0)  # the first of the largest
@@ -82,7 +82,7 @@ def exits_taken(scores: Tensor, thresholds: Sequence[float]) -> Tensor:
 def cheapest_thresholds(
     scores: Tensor, hits: Tensor, costs: Sequence[float], loss: float
 ) -> list[float]:
-    """The thresholds of the least budget that costs at most `loss` of the last exit's accuracy.
+    """Return the cheapest thresholds that cost at most `loss` of the last exit's accuracy.
 
     `hits` [exits, n] tells which exits are right about the samples of `scores`. Budgets are tried
     in hundredths of the way from the last exit's cost down to the first one's, up to one that loses
@@ -100,7 +100,7 @@ def cheapest_thresholds(
 
 
 def _threshold(candidates: Tensor, due: int) -> float:
-    """The confidence of the `due`-th surest of the candidates."""
+    """Return the confidence of the `due`-th surest of the candidates."""
     if not len(candidates):
         return 0.0  # all were to leave before: so is who comes this far later
     return float(candidates.topk(due).values[-1]) if due > 0 else math.inf

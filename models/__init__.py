@@ -1,6 +1,6 @@
 """The sliceable networks: `build("resnet56", num_classes=10, slice=Slice(width=0.5))`."""
 
-from models.registry import Family, SlicedNetwork, Walk, build, family, names, register
+from models.families import Family, SlicedNetwork, Walk, build, family, names, register
 from models.slicing import (
     PREFIX,
     Region,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from models.registry import SlicedNetwork, Walk, going_on, register
+from models.families import SlicedNetwork, Walk, going_on, register
 from models.slicing import Slice, SliceError, declare_parts
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ UNCUT = ("word_embeddings", "position_embeddings", "token_type_embeddings", "cla
 
 @dataclass(frozen=True)
 class Architecture:
-    """What tells one BERT from another."""
+    """The numbers that tell one BERT from another."""
 
     layers: int
     hidden: int
@@ -129,7 +129,7 @@ class Bert(SlicedNetwork):
             yield self.classifier(self.dropout(self.pooler(x)))
 
     def _layers(self) -> Iterator[tuple[str, nn.Module]]:
-        """The layers that the slice holds, under their numbers."""
+        """Return the layers that the slice holds, under their numbers."""
         from transformers.models.bert.modeling_bert import BertLayer
 
         for number in range(self.depth):
@@ -155,7 +155,7 @@ class Bert(SlicedNetwork):
             )
 
     def _initialise(self, module: nn.Module) -> None:
-        """As BERT is: weights of variance 0.02^2, no biases; nothing for padding."""
+        """Draw weights as BERT's are, of variance 0.02^2, without biases; padding stays zero."""
         weight = getattr(module, "weight", None)
         if weight is None or weight.is_meta or not isinstance(module, nn.Linear | nn.Embedding):
             return
@@ -178,7 +178,7 @@ def _checked(slice: Slice, architecture: Architecture) -> Slice:
 
 
 def _count(option: str, value: int | str) -> int:
-    """An option's number, also where it was typed on a command line."""
+    """Return an option's number, also where it was typed on a command line."""
     if not str(value).isdecimal() or int(value) < 1:
         raise ValueError(f"{option} is {value!r}: expected a whole number, at least 1")
     return int(value)

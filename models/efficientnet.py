@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.families import SlicedNetwork, Walk, going_on, register
 from models.layers import (
     HeadKind,
     Norm,
@@ -26,7 +27,6 @@ from models.layers import (
     exit_head,
     initialise,
 )
-from models.registry import SlicedNetwork, Walk, going_on, register
 from models.slicing import Slice, SliceError, check_stages
 
 
@@ -55,7 +55,7 @@ FINAL = 1792
 UNITS = [(stage, block) for stage, kind in enumerate(STAGES) for block in range(kind.blocks)]
 DROPOUT = 0.4
 DROPPED_BRANCHES = 0.2
-"""How often training leaves out the last block; the first never, those between in proportion."""
+"""The chance that training leaves out the last block; the first is 0, others are in proportion."""
 
 
 def conv_norm(
@@ -69,7 +69,7 @@ def conv_norm(
     norm: Norm,
     scale: nn.Module,
 ) -> nn.Sequential:
-    """Convolution, norm and SiLU (torchvision's names: `0` and `1`)."""
+    """Return a convolution, a norm and SiLU (torchvision's names: `0` and `1`)."""
     layers = nn.Sequential()
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     layers.add_module("0", conv)
@@ -194,7 +194,7 @@ class EfficientNet(SlicedNetwork):
             yield self.classifier(x.mean((2, 3)))
 
     def _blocks(self, stage: int) -> Iterator[tuple[str, nn.Module]]:
-        """The blocks of a stage that the slice holds, under their numbers."""
+        """Return the blocks of a stage that the slice holds, under their numbers."""
         kind = STAGES[stage]
         for block in range(kind.blocks):
             unit = UNITS.index((stage, block))
@@ -220,7 +220,7 @@ class EfficientNet(SlicedNetwork):
         return partial(conv_norm, norm=self.norm, scale=self._scaler(stage))
 
     def _width(self, stage: int) -> int:
-        """Channels behind a stage, or behind the stem, which goes with the first stage."""
+        """Return the channels behind a stage, or behind the stem, which goes with the first."""
         return self.slice.channels(_full_width(stage), max(stage, 0))
 
     def _scaler(self, stage: int) -> nn.Module:

@@ -13,18 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from models.families import SlicedNetwork
 from models.layers import StaticBatchNorm2d
-from models.registry import SlicedNetwork
 
 
 def needs_statistics(net: nn.Module) -> bool:
-    """Whether some batch norm has no statistics, or has never seen data."""
+    """Return whether some batch norm has no statistics, or has never seen data."""
     return any(_lacks_statistics(norm) for norm in _batch_norms(net))
 
 
 @torch.no_grad()
 def freeze(net: SlicedNetwork, batches: Iterable[Tensor]) -> SlicedNetwork:
-    """A copy in test mode, with the statistics of every batch norm gathered over the batches.
+    """Return a copy in test mode whose batch norms have their statistics from the batches.
 
     They are the means over batches of batch means and variances, as HeteroFL's static norm has
     them. All but the norms is in test mode, so they are of what they will be used on.
@@ -48,7 +48,7 @@ def freeze(net: SlicedNetwork, batches: Iterable[Tensor]) -> SlicedNetwork:
 
 
 def only_last_exit(net: SlicedNetwork, unit: int) -> SlicedNetwork:
-    """A copy that answers at its last exit, after unit number `unit`, without any other head."""
+    """Return a copy that answers at its last exit, after unit `unit`, without any other head."""
     alone = copy.deepcopy(net)
     held = {name: head for name, head in alone.exits.items() if name == str(unit)}
     alone.exits = nn.ModuleDict(held)

@@ -33,7 +33,7 @@ class StaticBatchNorm2d(nn.BatchNorm2d):
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """Groups of up to 8 channels, so that a slice by whole groups normalises as the full net."""
+    """Return a norm by groups of up to 8 channels: a slice of whole groups normalises alike."""
     return nn.GroupNorm(channels // math.gcd(channels, 8), channels)
 
 
@@ -48,7 +48,7 @@ _NORMS: dict[str, Norm] = {
 
 
 def choose_norm(kind: NormKind) -> Norm:
-    """The norm layer's constructor, which takes the number of channels."""
+    """Return the norm layer's constructor, which takes the number of channels."""
     if kind not in _NORMS:
         raise ValueError(f"unknown norm {kind!r}; choose from {', '.join(_NORMS)}")
     return _NORMS[kind]
@@ -76,7 +76,7 @@ def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 
 
 def initialise(module: nn.Module) -> None:
-    """He et al.'s start for convolutions; to be `apply`d to a network."""
+    """Start a convolution as He et al. do; to be `apply`d to a network."""
     if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         if module.bias is not None:

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 from models.slicing import Slice, State
 from models.task import Task
 
@@ -21,7 +21,7 @@ KEPT_MOULDS = 16
 
 
 def network_to_load(task: Task, slice: Slice) -> SlicedNetwork:
-    """The slice on the CPU, whose weights are still to be loaded; the same in every process.
+    """Return the slice on the CPU, its weights still to be loaded; the same in every process.
 
     A buffer that is drawn, rather than computed, so has the same values on server and clients.
     """
@@ -31,14 +31,14 @@ def network_to_load(task: Task, slice: Slice) -> SlicedNetwork:
 
 
 def network_of(task: Task, slice: Slice, state: State) -> SlicedNetwork:
-    """A new network of the slice; its tensors are those of `state`, not copies."""
+    """Return a new network of the slice; its tensors are those of `state`, not copies."""
     net = copy.deepcopy(_mould(task, slice))
     net.load_state_dict(state, assign=True)
     return net
 
 
 def unsaved_buffers(net: nn.Module) -> dict[str, Tensor]:
-    """The buffers that are not in the network's state dict."""
+    """Return the buffers that are not in the network's state dict."""
     saved = net.state_dict().keys()
     buffers = net.named_buffers(remove_duplicate=False)
     return {name: buffer for name, buffer in buffers if name not in saved}
@@ -46,7 +46,7 @@ def unsaved_buffers(net: nn.Module) -> dict[str, Tensor]:
 
 @lru_cache(maxsize=KEPT_MOULDS)
 def _mould(task: Task, slice: Slice) -> SlicedNetwork:
-    """A network with all but its parameters: drawing those takes most of the time of building."""
+    """Return a network with all but its parameters: to draw those takes most of the time."""
     net = network_to_load(task, slice)
     for module in net.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.families import SlicedNetwork, Walk, going_on, register
 from models.layers import (
     Norm,
     NormKind,
@@ -25,7 +26,6 @@ from models.layers import (
     choose_scaler,
     initialise,
 )
-from models.registry import SlicedNetwork, Walk, going_on, register
 from models.slicing import Slice, SliceError, declare_parts
 
 LAYERS = 24
@@ -41,22 +41,22 @@ Parts = tuple[int, ...]
 
 
 def finest(layer: int) -> int:
-    """The finest scale that a layer computes."""
+    """Return the finest scale that a layer computes."""
     return max(0, layer - 1) * len(FACTORS) // LAYERS
 
 
 def reads_finer(layer: int, scale: int) -> bool:
-    """Whether there is a finer scale before this layer."""
+    """Return whether there is a finer scale before this layer."""
     return scale > finest(layer - 1)
 
 
 def halves(layer: int) -> bool:
-    """Whether a scale has ended before this layer, which then halves the channels."""
+    """Return whether a scale has ended before this layer, which then halves the channels."""
     return finest(layer) > finest(layer - 1)
 
 
 def grown(layer: int, scale: int, parts: Parts, growth: int) -> Parts:
-    """What a layer makes of the parts: new ones from the finer scale and from its own."""
+    """Return what a layer makes of the parts: new ones from the finer scale and from its own."""
     new = growth * FACTORS[scale]
     return (*parts, new // 2, new // 2) if reads_finer(layer, scale) else (*parts, new)
 
@@ -66,7 +66,7 @@ def halved(scale: int, parts: Parts) -> int:
 
 
 def lag(scale: int) -> int:
-    """How many layers less than of the coarsest scale an exit needs of this one."""
+    """Return how many layers less than of the coarsest scale an exit needs of this one."""
     return SCALES[-1] - scale
 
 
@@ -101,7 +101,7 @@ class Conv(Protocol):
 
 
 def bottleneck(conv: Conv, parts: Parts, outputs: int, factor: int, stride: int) -> nn.Module:
-    """A 1x1 convolution to few channels before the 3x3 one."""
+    """Return a 1x1 convolution to few channels, which stands before the 3x3 one."""
     inner = min(sum(parts), factor * outputs)
     return nn.Sequential(conv(parts, inner, 1), conv((inner,), outputs, 3, stride))
 

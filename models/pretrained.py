@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 from models.slicing import Slice, State, is_running_statistic
 from models.task import Task
 
 WRAPPERS = ("module.", "bert.")
-"""What names begin with when a network was saved as part of another."""
+"""Beginnings of names where a network was saved as part of another."""
 ELSEWHERE = ("cls.", "embeddings.position_ids")
 """Tensors of BERT checkpoints that a classifier has no place for: heads of the pre-training task,
 and positions that are counted anyway."""
@@ -62,7 +62,7 @@ def load_pretrained(task: Task, net: SlicedNetwork, weights: State) -> None:
 
 
 def _heads(task: Task, net: SlicedNetwork) -> set[str]:
-    """The tensors that belong to a task rather than to the network."""
+    """Return the tensors that belong to a task rather than to the network."""
     state = net.state_dict()
     other = replace(task, num_classes=task.num_classes + 1).build(Slice(), "meta").state_dict()
     return {
@@ -73,7 +73,7 @@ def _heads(task: Task, net: SlicedNetwork) -> set[str]:
 
 
 def _name_in(state: State, name: str) -> str:
-    """A tensor's name without what a wrapper or the first BERTs put into it."""
+    """Return a tensor's name without what a wrapper or the first BERTs put into it."""
     for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
         name = name.replace(old, new)
     for wrapper in WRAPPERS:

@@ -15,6 +15,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.families import SlicedNetwork, Walk, going_on, register
 from models.layers import (
     HeadKind,
     Norm,
@@ -26,7 +27,6 @@ from models.layers import (
     exit_head,
     initialise,
 )
-from models.registry import SlicedNetwork, Walk, going_on, register
 from models.slicing import Slice, check_stages
 
 StemKind = Literal["cifar", "cifar-pool", "imagenet"]
@@ -35,7 +35,7 @@ ShortcutKind = Literal["A", "B"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """What tells one residual network from another."""
+    """The numbers that tell one residual network from another."""
 
     planes: tuple[int, ...]
     blocks: tuple[int, ...]
@@ -46,7 +46,7 @@ class Architecture:
         return sum(self.blocks)
 
     def unit(self, number: int) -> tuple[int, int]:
-        """Stage and block of a unit, which are counted from 1 through all stages."""
+        """Return the stage and block of a unit, which are counted from 1 through all stages."""
         stage = 0
         while number > self.blocks[stage]:
             number -= self.blocks[stage]
@@ -80,7 +80,7 @@ class PadShortcut(nn.Module):
 
 
 def projection(channels: Channels, stride: int, norm: Norm, scale: nn.Module) -> nn.Module:
-    """Option B: a 1x1 convolution and a norm (torchvision's names: `downsample.0`, `.1`)."""
+    """Return option B: a 1x1 convolution and a norm (torchvision's `downsample.0`, `.1`)."""
     conv = nn.Conv2d(channels.in_, channels.out, 1, stride=stride, bias=False)
     layers = nn.Sequential()
     layers.add_module("0", conv)
@@ -90,7 +90,7 @@ def projection(channels: Channels, stride: int, norm: Norm, scale: nn.Module) ->
 
 
 class SkippedBlock(nn.Module):
-    """What remains of a skipped block that changes the shape: its shortcut."""
+    """The rest of a skipped block that changes the shape: its shortcut."""
 
     def __init__(self, downsample: nn.Module) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class ResNet(SlicedNetwork):
         self.scale = self._scaler(0)
 
     def _blocks(self, stage: int) -> Iterator[tuple[str, nn.Module]]:
-        """The blocks of a stage that the slice holds, under their numbers."""
+        """Return the blocks of a stage that the slice holds, under their numbers."""
         planes = self.architecture.planes
         before = sum(self.architecture.blocks[:stage])
         for block in range(min(self.architecture.blocks[stage], self.depth - before)):

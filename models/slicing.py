@@ -33,7 +33,7 @@ class SliceError(ValueError):
 
 @dataclass(frozen=True)
 class Slice:
-    """What a device holds of a network: a share of its channels, some blocks, some exits."""
+    """A device's part of a network: a share of its channels, some blocks, some exits."""
 
     width: float | tuple[float, ...] = 1.0
     """Share of the channels: one number, or one per stage."""
@@ -43,7 +43,7 @@ class Slice:
     """Exits held, each named by the unit (block, layer) it follows. The last is the slice's own
     answer, and nothing behind it exists. None holds the network's own final head alone."""
     rounding: Rounding = "floor"
-    """How a share of the channels becomes a number of channels."""
+    """The way in which a share of the channels becomes a number of channels."""
 
     def __post_init__(self) -> None:
         for share in self.width if isinstance(self.width, tuple) else (self.width,):
@@ -57,11 +57,11 @@ class Slice:
             raise SliceError(f"exits {self.exits} are not in ascending order, each once")
 
     def share(self, stage: int = 0) -> float:
-        """The share of the channels that stage number `stage` keeps."""
+        """Return the share of the channels that stage number `stage` keeps."""
         return self.width[stage] if isinstance(self.width, tuple) else self.width
 
     def channels(self, full: int, stage: int = 0) -> int:
-        """How many of `full` channels are kept; at least one, whatever the rounding."""
+        """Return how many of `full` channels are kept; at least one, whatever the rounding."""
         exact = full * self.share(stage)
         kept = math.floor(exact + 1e-6) if self.rounding == "floor" else math.ceil(exact - 1e-6)
         return max(1, kept)
@@ -86,7 +86,7 @@ def check_stages(slice: Slice, blocks: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class Window:
-    """Which `k` of the `n` positions of an axis are kept.
+    """Chooses the `k` of the `n` positions of an axis that are kept.
 
     The answer depends on `(n, k, seed)` alone, so all layers on the same axis agree without
     bookkeeping. ScaleFL's two mixed corners are the exception, by their definition (inputs are
@@ -130,7 +130,7 @@ PREFIX = Window()
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Where a slice's tensor lies in a global one."""
+    """The place of a slice's tensor in a global one."""
 
     source: str
     """The global tensor's name: the same name, or the bank's (see `slice_map`)."""
@@ -142,7 +142,7 @@ class Region:
     """Whether it is a bank's own, rather than part of the full network."""
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The part of the global tensor, as a contiguous copy."""
+        """Return this part of the global tensor, as a contiguous copy."""
         for axis, index in enumerate(self.axes):
             if self.shape[axis] == self.full[axis]:
                 continue
@@ -154,7 +154,7 @@ class Region:
 
     @cached_property
     def runs(self) -> tuple[NDArray[np.int64], int]:
-        """The region as runs of equal length in the flattened global tensor: starts and length."""
+        """Return the region as equally long runs in the flat global tensor: starts and length."""
         length, stride, starts = 1, 1, np.zeros(1, np.int64)
         whole = True  # all axes so far are kept whole, so the next range prolongs the run
         for axis in reversed(range(len(self.full))):
@@ -191,7 +191,7 @@ def declare_parts(module: nn.Module, tensor: str, axis: int, sizes: Sequence[int
 
 
 def is_running_statistic(name: str) -> bool:
-    """Whether a tensor holds BatchNorm statistics, which belong to one width alone."""
+    """Return whether a tensor holds BatchNorm statistics, which belong to one width alone."""
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 

@@ -1,4 +1,4 @@
-"""What a network is for: its name, and the data it reads."""
+"""The task of a network: the network's name, and the data it reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.registry import SlicedNetwork, build, family
+from models.families import SlicedNetwork, build, family
 from models.slicing import Slice
 
 
@@ -31,7 +31,7 @@ class Task:
 
     @property
     def whole(self) -> Slice:
-        """The full network, with the exits that are part of it."""
+        """Return the full network's slice, with the exits that are part of it."""
         own = family(self.model).own_exits
         return Slice(exits=(*own, self.units)) if own else Slice()
 
@@ -40,7 +40,7 @@ class Task:
         return build(self.model, self.num_classes, self.in_channels, slice, device, **options)
 
     def input(self, batch: int, device: torch.device | str = "cpu") -> Tensor:
-        """A batch of the largest inputs there are; their values mean nothing."""
+        """Return a batch of the largest inputs there are; their values mean nothing."""
         if family(self.model).reads == "tokens":
             return torch.ones(batch, self.tokens, dtype=torch.int64, device=device)
         size = self.image_size

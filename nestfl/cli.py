@@ -102,6 +102,7 @@ def plan(latency: bool, json: bool, plot: Path | None, **request: Any) -> None:
       nestfl run strategy=heterofl model=resnet56 rounds=50 train.lr=0.05
       nestfl run fleet=small dataset=cifar10 dataset.path=cifar --workers 2
       nestfl run --resume runs/20260131-120000-scalefl-resnet20-digits rounds=100
+      nestfl run engine=local rounds=2
 
     A wrong key or choice is answered with those that there are; conf/ holds them all.""",
 )

@@ -16,7 +16,7 @@ from data.clients import global_test
 from models import State
 from protocol.records import Evaluation
 from server_app.config.checkout import start_of_paths
-from server_app.config.composing import Config, compose, seen_from
+from server_app.config.composing import Config, compose, with_absolute_paths
 from server_app.config.weights import read_weights
 from server_app.record import checkpoint
 from server_app.record.recorder import Recorder
@@ -40,8 +40,10 @@ def main(grid: Grid, context: Context) -> None:
     directory = str(context.run_config.get("run-dir", ""))
     if simulated_in and not directory:
         start = start_of_paths(start)
-    config = compose(seen_from(start, str(context.run_config.get("hydra", ""))))
+    config = compose(with_absolute_paths(start, str(context.run_config.get("hydra", ""))))
     config = replace(config, output=str(start / config.output))
+    if config.engine != "ray":
+        log.warning("engine=%s is a key of `nestfl run`: Flower runs on its own", config.engine)
     run(grid, config, start / directory if directory else None)
 
 

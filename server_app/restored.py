@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from data.spec import DatasetSpec
+from models.families import SlicedNetwork
 from models.layers import StaticBatchNorm2d
-from models.registry import SlicedNetwork
 from models.slicing import Slice
 from models.task import Task
 from protocol.settings import TrainSettings
@@ -39,12 +39,12 @@ class RestoredLevel:
 
     @property
     def exits(self) -> tuple[int, ...]:
-        """The units that its exits follow."""
+        """Return the units that its exits follow."""
         return self.slice.exits or (self.task.units,)
 
 
 def load_level(path: Path, number: int | None = None) -> RestoredLevel:
-    """Return a level of the run that `path` (a directory or checkpoint) is of; None the largest."""
+    """Load a level of a run from its directory or a checkpoint; the largest if None."""
     directory = run_directory(path)
     saved = checkpoint.load(path)
     config = load(directory / CONFIG_FILE)
@@ -72,7 +72,7 @@ def load_level(path: Path, number: int | None = None) -> RestoredLevel:
 
 
 def _partitions(progress: Path) -> int | None:
-    """Into how many parts the clients of the run's last start had the data set."""
+    """Return into how many parts the clients of the run's last start had the data set."""
     lines = progress.read_text().splitlines() if progress.is_file() else []
     starts = [event for line in lines if (event := _event(line)).get("event") == "start"]
     return starts[-1].get("partitions") if starts else None

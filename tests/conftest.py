@@ -42,7 +42,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of images that is new, and of which the process remembers nothing."""
-    from tests.support.images import forget_loaded
+    from tests.support.image_files import forget_loaded
 
     folder = tmp_path / "cache"
     monkeypatch.setenv("NESTFL_CACHE", str(folder))

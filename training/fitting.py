@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from data.examples import Examples
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 from protocol.settings import TrainSettings, learning_rate
 from training.devices import resident
 from training.placement import PlacedNetwork, Placement

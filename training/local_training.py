@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from data.examples import Examples
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 from models.slicing import State
 from protocol.records import Work
 from training.losses import cross_entropy

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 from torch import Tensor
 
+from models.families import SlicedNetwork
 from models.loading import network_to_load, unsaved_buffers
-from models.registry import SlicedNetwork
 from models.slicing import Slice, State
 from models.task import Task
 

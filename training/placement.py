@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 from protocol.settings import TrainSettings
 from training.devices import choose_device, choose_precision
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.examples import Examples
+from models.families import SlicedNetwork
 from models.frozen import freeze, needs_statistics
 from models.layers import StaticBatchNorm2d
-from models.registry import SlicedNetwork
 from models.slicing import is_running_statistic
 from protocol.settings import TrainSettings
 from training.devices import resident

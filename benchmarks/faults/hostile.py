@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from benchmarks.faults.case import Case, Outcome, fault, survived
 from benchmarks.faults.runs import assert_same_end, rounds_of
+from nestfl.local_engine import LocalGrid
 from server_app import app as server
 from server_app.config.composing import compose
-from tests.support.grids import Fault as Trick
-from tests.support.grids import InProcessGrid
 
 HOSTILE, CLIENTS = 0, 8
 SMALL = (
@@ -31,6 +30,8 @@ SMALL = (
     "evaluate.every=0 evaluate.clients_every=0 dataset.test=0 train.device=cpu"
 )
 
+Trick = Callable[[int, Message, Message], Message]
+"""Of a client's number, a message and the honest reply: what is sent instead."""
 Reply = Callable[[Message, Message], Message]
 """Of a message and the reply that an honest client gives: what is sent instead."""
 
@@ -46,12 +47,25 @@ def trick(replies: Reply, *kinds: str) -> Trick:
     return answer
 
 
+class TrickedGrid(LocalGrid):
+    """The local engine's Grid with clients that answer by a trick."""
+
+    def __init__(self, nodes: int, trick: Trick) -> None:
+        super().__init__(nodes)
+        self.trick = trick
+
+    def answer(self, message: Message) -> Message | None:
+        reply = super().answer(message)
+        client = list(self.contexts).index(message.metadata.dst_node_id)
+        return self.trick(client, message, reply) if reply is not None else None
+
+
 def federate(folder: Path, name: str, tricks: Trick, overrides: str = "") -> Path:
     """Run a federation and return its record; what it prints and logs is in `NAME.log`."""
     with (folder / f"{name}.log").open("w") as output, redirect_stdout(output):
         logging.getLogger("flwr").handlers[:] = [logging.StreamHandler(output)]
         config = compose(f"{SMALL} output={folder} name={name} {overrides}")
-        server.run(InProcessGrid(config.fleet.clients, tricks), config)
+        server.run(TrickedGrid(config.fleet.clients, tricks), config)
     return folder / name
 
 

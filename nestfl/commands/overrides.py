@@ -23,7 +23,7 @@ class TakesOverrides(click.Command):
 def _meant(
     error: click.NoSuchOption, command: click.Command, ctx: click.Context, args: list[str]
 ) -> str | None:
-    """The setting that an unknown option stands for; none if it is more like another option."""
+    """Return the setting that an unknown option stands for; none if it is more like an option."""
     from server_app.config.composing import settings_by_name  # not for --help
 
     settings = settings_by_name()
@@ -37,7 +37,7 @@ def _meant(
 
 
 def _value_of(option: str, args: list[str]) -> str:
-    """What was given to an option, behind it or as the next argument."""
+    """Return the value given to an option, behind it or as the next argument."""
     for argument, following in zip(args, [*args[1:], "-"], strict=True):
         name, equals, value = argument.partition("=")
         if name == option:

@@ -18,9 +18,9 @@ from models.task import Task
 from strategies.levels.cost import COST_KINDS, Cost, CostKind
 from strategies.levels.cost import cost as cost_of
 from strategies.levels.planning import (
-    Grid,
     Level,
     PlanError,
+    SearchGrid,
     Split,
     cluster_budgets,
     halving_ratios,
@@ -29,16 +29,16 @@ from strategies.levels.planning import (
 )
 
 LEVELS = 4
-"""How many there are where nothing says so, as in the papers' tables."""
+"""The number of levels where nothing says so, as in the papers' tables."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, checked."""
+    """The options of `nestfl plan`, checked."""
 
     task: Task
     kind: CostKind
-    grid: Grid
+    grid: SearchGrid
     tolerance: float
     ratios: tuple[float, ...]
     splits: tuple[Split, ...] | None
@@ -89,7 +89,7 @@ class Request:
         return cls(
             task=task,
             kind=kind,
-            grid=Grid(depth_grid, width_step),
+            grid=SearchGrid(depth_grid, width_step),
             tolerance=tolerance,
             ratios=shares or tuple(halving_ratios(LEVELS if levels is None else levels)),
             splits=_splits(splits, task.units) if splits else None,
@@ -124,7 +124,7 @@ def make_plan(request: Request, measure: bool = True) -> Plan:
 
 
 def latencies(task: Task, levels: Sequence[Level], seconds: float = 2.0) -> list[float] | None:
-    """The median time of one image's forward pass at each level, in milliseconds.
+    """Measure one image's forward pass at each level: the median, in milliseconds.
 
     The levels take turns, so that a busy machine slows them all alike. None where an image shrinks
     to one pixel, which batch norm without running statistics refuses.
@@ -188,7 +188,7 @@ def show(plan: Plan) -> None:
 
 
 def as_json(plan: Plan) -> str:
-    """The plan, and all that it depends on, as JSON."""
+    """Return the plan, and all that it depends on, as JSON."""
     task, kind = plan.request.task, plan.request.kind
     levels = [
         {

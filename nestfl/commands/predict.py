@@ -1,4 +1,4 @@
-"""`nestfl predict`: a trained level's answers, and what budgets come to."""
+"""`nestfl predict`: asks the Predictor as was typed, then shows and writes its answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from data.clients import global_test
 from data.inputs import Inputs, read_inputs
 from data.spec import DatasetSpec
 from inference import Answers
-from nestfl.commands.prediction import TO_THE_END, Outcome, Plan, Predictor, Result, compare
+from nestfl.predictor import TO_THE_END, Outcome, Plan, Predictor, Result, compare
 from nestfl.watching.passes import Watch, unwatched
 from server_app.restored import RestoredLevel, load_level
 
@@ -35,7 +35,7 @@ class PredictError(ValueError):
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, checked."""
+    """The options of `nestfl predict`, checked."""
 
     run: Path
     inputs: Path | None = None
@@ -128,12 +128,14 @@ def _inputs(request: Request, dataset: DatasetSpec) -> Inputs:
 
 def _plan(request: Request, predictor: Predictor) -> Plan:
     if request.budget is not None:
-        return predictor.within(request.budget, "share")
+        return predictor.plan_for_budget(request.budget, "share")
     if request.budget_ms is not None:
-        return predictor.within(request.budget_ms, "ms")
+        return predictor.plan_for_budget(request.budget_ms, "ms")
     if request.max_loss is not None:
-        return predictor.losing(request.max_loss)
-    return TO_THE_END if request.threshold is None else predictor.sure(request.threshold)
+        return predictor.plan_for_loss(request.max_loss)
+    return (
+        TO_THE_END if request.threshold is None else predictor.plan_for_threshold(request.threshold)
+    )
 
 
 # --- on the terminal -------------------------------------------------------------------------
@@ -155,7 +157,7 @@ def show(report: Report, console: Console | None = None) -> None:
 
 
 def _print_table(console: Console, title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """A table, or a line for each row where the terminal is too narrow: nothing is cut off."""
+    """Print a table, or a line for each row where the terminal is too narrow to hold it."""
     table = Table(title=title)
     for heading in rows[0]:
         table.add_column(heading, justify="right")
@@ -219,7 +221,7 @@ def _outcomes(report: Report) -> tuple[str, list[dict[str, str]]]:
 
 
 def _rows(report: Report) -> list[dict[str, Any]]:
-    """The answers, one by one."""
+    """Return the answers, one by one."""
     if report.answers is None:
         return []
     facts, units = report.inputs.data.facts, report.predictor.level.exits
@@ -249,7 +251,7 @@ def as_csv(report: Report) -> str:
 
 
 def as_json(report: Report) -> str:
-    """The answers, or the outcomes of the budgets, and what they depend on."""
+    """Return the answers, or the budgets' outcomes, and what they depend on, as JSON."""
     level = report.predictor.level
     found: dict[str, Any] = {
         "level": level.number,
@@ -290,7 +292,7 @@ def _result(result: Result) -> dict[str, Any]:
 
 
 def _finite(thresholds: Sequence[float] | None) -> list[float | None] | None:
-    """Thresholds as JSON can have them: null where nobody leaves."""
+    """Return thresholds as JSON can have them: null where nobody leaves."""
     if thresholds is None:
         return None
     return [threshold if math.isfinite(threshold) else None for threshold in thresholds]

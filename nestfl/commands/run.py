@@ -1,4 +1,4 @@
-"""`nestfl run`: the app in a simulation, from the overrides to the exit code."""
+"""`nestfl run`: the app on an engine, from the overrides to the exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nestfl.launching.attempts import Run
 from nestfl.launching.flower import LaunchError, Simulation, check_app
 from nestfl.launching.gpus import (
     cores,
@@ -20,6 +19,8 @@ from nestfl.launching.gpus import (
     free_memory_of_gpus,
     training_memory,
 )
+from nestfl.launching.launched_run import Run
+from nestfl.launching.ray_run import RayRun
 from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK, claim, new_directory
 from server_app.record.locking import PATIENCE, Lock
 
@@ -28,7 +29,7 @@ APP_DIR = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Choice:
-    """What the launcher has to know of a configuration."""
+    """The part of a configuration that the launcher has to know."""
 
     nodes: int
     output: str = "runs"
@@ -37,14 +38,15 @@ class Choice:
     """The run directory's name there; the time and the label if not given."""
     label: str = "run"
     device: str = "auto"
-    """That clients train on."""
+    """The device that clients train on."""
     memory: Callable[[], int] = lambda: 0
     """Counts the bytes that a client takes of a GPU, which is slow."""
+    engine: str = "ray"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was typed."""
+    """The overrides and options of `nestfl run`, as typed."""
 
     overrides: Sequence[str] = ()
     nodes: int | None = None
@@ -58,17 +60,17 @@ class Request:
     app_dir: Path = APP_DIR
 
     def hydra(self) -> str:
-        """The overrides as one string, which `shlex.split` takes apart again."""
-        from server_app.config.composing import seen_from  # not for --help
+        """Return the overrides as one string, which `shlex.split` takes apart again."""
+        from server_app.config.composing import with_absolute_paths  # not for --help
 
         typed = [text for text in self.overrides if not text.startswith("resume=")]
-        overrides = seen_from(Path.cwd(), typed)
+        overrides = with_absolute_paths(Path.cwd(), typed)
         if (resume := self.resume_path()) is not None:
             overrides.append(f"resume={resume}")
         return " ".join(map(_quoted, overrides))
 
     def resume_path(self) -> Path | None:
-        """Where to go on from; absolute, since the server has another working directory."""
+        """Return the absolute path to go on from: the server has another working directory."""
         typed = [text.partition("=")[2] for text in self.overrides if text.startswith("resume=")]
         path = self.resume or (Path(typed[-1]) if typed else None)
         return path.expanduser().absolute() if path is not None else None
@@ -86,11 +88,12 @@ def choose(overrides: str) -> Choice:
         config.label,
         config.train.device,
         lambda: training_memory(config),
+        config.engine,
     )
 
 
 def show_summary(run_dir: Path, console: Console) -> None:
-    """The table of the levels, and where everything is."""
+    """Print the table of the levels, and where everything is."""
     from server_app.record.run_record import RunRecord
     from server_app.record.summary import show
 
@@ -108,9 +111,10 @@ def run(
     console, errors = Console(), Console(stderr=True)
     with ExitStack() as held:
         try:
-            check_app(request.app_dir)
             choice = choose(request.hydra())
+            _check_engine(request, choice.engine)
             simulation = simulation_of(request, choice, find_gpus)
+            clients = _clients(choice, simulation)
             run_dir = _run_dir(request, choice)
             held.enter_context(closing(Lock(run_dir / LAUNCHER_LOCK)))
             goes_on = _check_start(request.resume_path(), run_dir)
@@ -118,29 +122,74 @@ def run(
             errors.out(f"nestfl run: {error}", highlight=False)
             return 2
         if not request.quiet:
-            clients = f"{simulation.nodes} simulated clients"
-            device = device_of(choice.device, simulation.gpus_per_client)
-            console.out(f"{clients} on {device}, run in {run_dir}{goes_on}", highlight=False)
-        code = Run(
-            request.app_dir,
-            run_dir,
-            request.hydra(),
-            request.resume_path(),
-            simulation,
-            console,
-            errors,
-            request.quiet,
-        ).finish()
-        if code == 0:
+            console.out(f"{clients}, run in {run_dir}{goes_on}", highlight=False)
+        launched = _on_ray if choice.engine == "ray" else _on_the_local_engine
+        code = launched(request, simulation, run_dir, console, errors).finish()
+        if code == 0 and choice.engine == "ray":  # else the ServerApp has shown it here
             show(run_dir, console)
         return code
+
+
+def _check_engine(request: Request, engine: str) -> None:
+    """Raise where the engine cannot be started, or has no use for an option that was given."""
+    if engine == "ray":
+        check_app(request.app_dir)
+    elif request.workers is not None or request.gpus_per_client is not None:
+        raise ValueError(
+            "--workers and --gpus-per-client are for engine=ray: the local engine runs one client "
+            "at a time, on train.device; leave them out"
+        )
+
+
+def _clients(choice: Choice, simulation: Simulation) -> str:
+    """Say how many clients there are, and what they train on."""
+    if choice.engine == "ray":
+        device = device_of(choice.device, simulation.gpus_per_client)
+        return f"{simulation.nodes} simulated clients on {device}"
+    from training.devices import choose_device  # not for --help
+
+    device = str(choose_device(choice.device))  # type: ignore[arg-type]
+    return f"{simulation.nodes} clients in this process on {device}"
+
+
+def _on_ray(
+    request: Request, simulation: Simulation, run_dir: Path, console: Console, errors: Console
+) -> Run:
+    return RayRun(
+        app_dir=request.app_dir,
+        run_dir=run_dir,
+        overrides=request.hydra(),
+        resume=request.resume_path(),
+        simulation=simulation,
+        console=console,
+        errors=errors,
+        quiet=request.quiet,
+    )
+
+
+def _on_the_local_engine(
+    request: Request, simulation: Simulation, run_dir: Path, console: Console, errors: Console
+) -> Run:
+    from nestfl.launching.local_run import LocalRun  # not for --help
+
+    return LocalRun(
+        run_dir=run_dir,
+        overrides=request.hydra(),
+        nodes=simulation.nodes,
+        cpus_per_client=simulation.cpus_per_client,
+        console=console,
+        errors=errors,
+        quiet=request.quiet,
+    )
 
 
 def simulation_of(
     request: Request, choice: Choice, find_gpus: Callable[[], list[int]] = free_memory_of_gpus
 ) -> Simulation:
-    """What is asked of Flower: the nodes, and what each takes of this machine."""
+    """Return the nodes that an engine runs, and what each takes of this machine."""
     nodes = request.nodes if request.nodes is not None else choice.nodes
+    if choice.engine == "local":
+        return Simulation(nodes, request.cpus_per_client)
     share = request.gpus_per_client
     if share is None:
         at_once = min(nodes, request.workers or max(1, cores() // request.cpus_per_client))
@@ -149,7 +198,7 @@ def simulation_of(
 
 
 def _run_dir(request: Request, choice: Choice) -> Path:
-    """The run's directory: a new one, or that of the run that goes on."""
+    """Make a new run's directory, or return that of the run that goes on."""
     resume = request.resume_path()
     if resume is not None:
         if request.run_dir is not None:

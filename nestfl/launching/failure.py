@@ -1,4 +1,4 @@
-"""Why a run failed, in a few lines, from Flower's log."""
+"""Finds in Flower's log why a run failed, and says it in a few lines."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ MOST_LINES, LONGEST_LINE = 10, 2000
 
 
 def reason(log: str) -> list[str]:
-    """The error that ended the ServerApp, or the log's last lines where there was none."""
+    """Return the error that ended the ServerApp, or the log's last lines where there was none."""
     lines = shown(log)
     tail = [line for line in lines if line][-MOST_LINES:]
     return _exception(lines) or ["It ended without a result; the log's last lines:", *tail]
 
 
 def shown(text: str) -> list[str]:
-    """The lines of a text, in part the clients', as a terminal may have them."""
+    """Return the lines of a text, in part the clients', as a terminal may have them."""
     return [printable(line, LONGEST_LINE).rstrip() for line in text.splitlines()]
 
 
 def _exception(lines: list[str]) -> list[str]:
-    """The ServerApp's last error, then causes that say more, without their tracebacks."""
+    """Return the ServerApp's last error, then causes that say more, without tracebacks."""
     started = [at for at, line in enumerate(lines) if SERVER_FAILED in line]
     if not started:
         return []
@@ -50,5 +50,5 @@ def _exception(lines: list[str]) -> list[str]:
 
 
 def _repeats(cause: list[str], told: list[str]) -> bool:
-    """Whether all that a cause says is said already, as our own errors do."""
+    """Return whether all that a cause says is said already, as our own errors do."""
     return " ".join(cause).partition(": ")[2] in " ".join(told)

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from nestfl.launching.processes import ProcessGroup
+from nestfl.launching.process_group import ProcessGroup
 
 STARTUP_SECONDS = 120.0
 CONNECTION = "nestfl"
@@ -30,7 +30,7 @@ class LaunchError(RuntimeError):
 
 @dataclass(frozen=True)
 class Simulation:
-    """How many nodes are simulated, and what each takes of this machine."""
+    """The number of simulated nodes, and the part of this machine that each takes."""
 
     nodes: int
     cpus_per_client: int = 1
@@ -71,7 +71,7 @@ def flower_run(
     log: Path,
     check: Callable[[], None],
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the app; what is yielded ends when the run has ended, well or not, and writes the log.
+    """Run the app; yield a process that writes the log and ends when the run has ended.
 
     While Flower starts, `check` may raise to give it up.
     """
@@ -97,7 +97,7 @@ def flower_run(
 
 
 def _temporary_directory(folder: str | None = None) -> tempfile.TemporaryDirectory[str]:
-    """In a folder, else where the system (or TMPDIR) has such things."""
+    """Make one in a folder, or where the system (or TMPDIR) has such things."""
     return tempfile.TemporaryDirectory(prefix="nestfl-", dir=folder, ignore_cleanup_errors=True)
 
 
@@ -142,7 +142,7 @@ def _environment(home: Path, ray: Path) -> dict[str, str]:
 
 
 def _search_path() -> str:
-    """This Python's commands first: Flower starts its own by name."""
+    """Put this Python's commands first: Flower starts its own by name."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
@@ -161,6 +161,6 @@ def _free_port() -> int:
 
 
 def _write_toml(path: Path, values: Mapping[str, str | bool]) -> None:
-    """TOML reads the strings of JSON; a file needs no quoting for `flwr run`'s own parser."""
+    """Write values as JSON's strings, which TOML reads; a file needs no quoting for `flwr run`."""
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items()]
     path.write_text("".join(lines), encoding="utf-8")

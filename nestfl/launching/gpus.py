@@ -1,4 +1,4 @@
-"""How simulated clients share this machine's GPUs.
+"""Shares this machine's GPUs among simulated clients.
 
 Ray hides all GPUs from a client that takes no share of one, and lets as many use a GPU as shares
 fit into it, whatever they need of its memory. So the share follows from what training takes.
@@ -25,9 +25,9 @@ CUDA_CONTEXT = 1 << 30
 ROOM = 0.9
 """The share of the free memory that is given away: the rest is lost between the tensors."""
 BYTES = 4
-"""Of a number: what is computed in fewer is kept in as many."""
+"""The size of a number: also what is computed in fewer bytes is kept in as many."""
 COPIES = 5
-"""Of each parameter: as received, trained, its gradient, and two states of the optimiser."""
+"""Numbers for each parameter: received, trained, its gradient, two states of the optimiser."""
 LIVE_OUTPUTS = 4
 """Outputs as large as the largest that an evaluation holds at once."""
 MOST_CLIENTS = 16
@@ -45,7 +45,7 @@ print(json.dumps([torch.cuda.mem_get_info(gpu)[0] for gpu in range(count)]))
 
 
 def free_memory_of_gpus() -> list[int]:
-    """The free bytes of each GPU that processes started here may use; none where torch has none."""
+    """Return the free bytes of each GPU that processes started here may use; none without CUDA."""
     import torch
 
     if not torch.cuda.is_available():
@@ -59,7 +59,7 @@ def free_memory_of_gpus() -> list[int]:
 
 
 def clients_per_gpu(free: Sequence[int], needed: int, at_once: int) -> int:
-    """How many clients may be on each GPU, of `at_once` on all of them, that need so many bytes.
+    """Return how many clients of `needed` bytes each GPU holds, of `at_once` on all of them.
 
     The server, which evaluates, needs as much on one of them. 0 is no room for a client.
     """
@@ -71,14 +71,14 @@ def clients_per_gpu(free: Sequence[int], needed: int, at_once: int) -> int:
 
 
 def share_of_a_gpu(clients: int) -> float:
-    """What each of so many clients takes of a GPU, so that Ray places no more there."""
+    """Return the share of a GPU for each of so many clients, so that Ray places no more there."""
     return RAY_UNITS // clients / RAY_UNITS if clients else 0.0
 
 
 def default_share(
     device: str, find_gpus: Callable[[], list[int]], memory: Callable[[], int], at_once: int
 ) -> float:
-    """What each client takes of a GPU where nobody says so; 0 where none is wanted or found."""
+    """Return each client's share of a GPU where nobody says it; 0 where none is wanted or found."""
     # Ray's cluster, where there is one, has other GPUs than this machine.
     if device not in ("auto", "cuda") or "RAY_ADDRESS" in os.environ or not (gpus := find_gpus()):
         return 0.0
@@ -96,13 +96,13 @@ def default_share(
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     has_affinity = hasattr(os, "sched_getaffinity")
     return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 def device_of(kind: str, share: float) -> str:
-    """What clients train on with such a share of a GPU: with none, Ray hides those of CUDA."""
+    """Return the device for such a share of a GPU: with none, Ray hides those of CUDA."""
     if share and kind in ("auto", "cuda"):
         return f"cuda ({share:g} of a GPU each)"
     if kind != "auto":
@@ -115,7 +115,7 @@ def device_of(kind: str, share: float) -> str:
 
 
 def training_memory(config: Config) -> int:
-    """The bytes of a GPU that a client takes to train and to evaluate the full network.
+    """Return the bytes of a GPU that a client takes to train and evaluate the full network.
 
     No slice takes more, and to count the full network needs no plan, whose search takes seconds.
     """
@@ -130,7 +130,7 @@ def training_memory(config: Config) -> int:
 
 
 def _largest_output(task: Task) -> int:
-    """The bytes of the largest output that a layer of the full network has for one input."""
+    """Return the bytes of the largest output of a layer of the full network for one input."""
     import torch
     from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and its like, heard where it is safe to stop."""
+"""Ctrl-C and its like, heard where it is safe to stop, or at once where it always is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Stopped(Exception):  # noqa: N818  # it is asked for, no error
+class Stopped(BaseException):  # no error, as KeyboardInterrupt: a client's failure is no stop
     """Someone asked this process to stop."""
 
     def __init__(self, number: int) -> None:
@@ -17,23 +17,30 @@ class Stopped(Exception):  # noqa: N818  # it is asked for, no error
 
 
 class StopRequest:
-    """Remembers that a stop was asked for; a second request cannot cut the cleaning up."""
+    """Remembers that a stop was asked for.
 
-    def __init__(self) -> None:
+    Where it is not heard at once, a second request cannot cut the cleaning up.
+    """
+
+    def __init__(self, at_once: bool = False) -> None:
+        self._at_once = at_once
         self._number: int | None = None
 
     def check(self) -> None:
+        """Raise `Stopped` if a stop was asked for."""
         if self._number is not None:
             raise Stopped(self._number)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self._number = self._number or number
+        if self._at_once:
+            self.check()
 
 
 @contextmanager
-def stop_request() -> Iterator[StopRequest]:
-    """Within the block, a signal to stop raises `Stopped` at the next `check`."""
-    request = StopRequest()
+def stop_request(at_once: bool = False) -> Iterator[StopRequest]:
+    """Let a signal to stop raise `Stopped` at the next `check`, or at once, within the block."""
+    request = StopRequest(at_once)
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         numbers.append(signal.SIGHUP)

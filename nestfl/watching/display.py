@@ -74,7 +74,7 @@ class Silence:
 
 @contextmanager
 def display_on(console: Console, quiet: bool) -> Iterator[Display]:
-    """Bars on a terminal, lines elsewhere."""
+    """Show bars on a terminal, lines elsewhere."""
     if quiet:
         yield Silence()
     elif not console.is_terminal:

@@ -20,12 +20,12 @@ Watch = Callable[[Iterable[Batch], int, str], Iterator[Batch]]
 
 
 def unwatched(batches: Iterable[Batch], count: int, what: str) -> Iterator[Batch]:
-    """The batches, without a word."""
+    """Yield the batches, without a word."""
     return iter(batches)
 
 
 def watched_on(console: Console, patience: float = PATIENCE) -> Watch[Batch]:
-    """Bars on a terminal, each gone when its pass has ended; elsewhere nothing."""
+    """Show bars on a terminal, each gone when its pass has ended; elsewhere nothing."""
     return Bars(console, patience).watch if console.is_terminal else unwatched
 
 

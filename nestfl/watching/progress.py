@@ -24,7 +24,7 @@ class JsonLines:
         self._read = path.stat().st_size if path.exists() else 0
 
     def new(self) -> list[dict[str, Any]]:
-        """The whole lines since the last call; a line that is half written waits for its end."""
+        """Return the whole lines since the last call; a half-written one waits for its end."""
         try:
             with self._path.open("rb") as file:
                 end = file.seek(0, os.SEEK_END)
@@ -48,7 +48,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 @dataclass
 class RunState:
-    """What is known of a run from its files."""
+    """The state of a run, as its files tell it."""
 
     rounds: int | None = None
     round: int = 0
@@ -56,7 +56,7 @@ class RunState:
     replies: tuple[int, int] | None = None
     """Replies that have come in the current round, and those expected."""
     loss: str = ""
-    """What the clients' training came to in that round, in words."""
+    """The mean loss of the clients' training in that round, in words."""
     accuracies: dict[str, float] = field(default_factory=dict)
     """Each level's accuracy at the last evaluation, by its number, which may be marked."""
     lacks: dict[str, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class RunState:
             self.accuracies = accuracies
 
     def seconds_left(self) -> float | None:
-        """The rounds left, at the pace of the last few."""
+        """Return the time of the rounds left, at the pace of the last few."""
         if self.rounds is None or len(self._ends) < 2:
             return None
         recent = self._ends[-RECENT_ROUNDS - 1 :]
@@ -104,7 +104,7 @@ class RunState:
 
 
 class Display(Protocol):
-    """Where progress is shown."""
+    """A place where progress is shown."""
 
     def update(self, state: RunState, finished: list[dict[str, Any]]) -> None:
         """Show the state, and the records of the rounds that have ended since the last call."""

@@ -35,8 +35,8 @@ __all__ = [
     "dump",
     "groups",
     "load",
-    "seen_from",
     "settings_by_name",
+    "with_absolute_paths",
 ]
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -95,12 +95,12 @@ def _with_the_tokenizer_of_its_weights(config: Config) -> Config:
     return replace(config, dataset=replace(data, tokenizer=tokenizer_of(weights)))
 
 
-def seen_from(folder: Path, overrides: str | Iterable[str]) -> list[str]:
+def with_absolute_paths(folder: Path, overrides: str | Iterable[str]) -> list[str]:
     """Return the overrides with paths that do not depend on the working directory any more."""
-    return [_seen_from(folder, text) for text in _split(overrides)]
+    return [_with_absolute_path(folder, text) for text in _split(overrides)]
 
 
-def _seen_from(folder: Path, override: str) -> str:
+def _with_absolute_path(folder: Path, override: str) -> str:
     key, _, value = override.partition("=")
     path = folder / Path(value).expanduser()
     if key in ("dataset.path", "resume") and value != "null":
@@ -251,7 +251,9 @@ def _saved(resume: str, chosen: list[_Override]) -> DictConfig:
         directory = run_directory(Path(resume))
     except ConfigError as error:
         raise ConfigError(f"resume: {error}") from error
-    return _read(directory / CONFIG_FILE)
+    saved = _read(directory / CONFIG_FILE)
+    saved.setdefault("engine", Config.engine)  # a run saved before this was a setting lacks it
+    return saved
 
 
 def _read(file: Path) -> DictConfig:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from strategies.federation import Federation, named
 from strategies.method_settings import MethodSettings
+
+Engine = Literal["ray", "local"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +20,8 @@ class Config(Federation):
     output: str
     name: str | None
     resume: str | None
+    engine: Engine = "ray"
+    """What `nestfl run` runs the app on: the weights are the same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

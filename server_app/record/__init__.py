@@ -1,1 +1,1 @@
-"""What a run leaves: its directory with config, metrics, checkpoints and summary."""
+"""The record that a run leaves: its directory with config, metrics, checkpoints and summary."""

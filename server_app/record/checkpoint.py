@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FOLDER = "checkpoints"
-"""Where a run directory keeps them."""
+"""The folder in a run directory that holds them."""
 METADATA_KEY, CHECKSUM_KEY = "nestfl", "checksum"
 FORMAT = 2
 WITHOUT_CHECKSUM = 1
@@ -34,7 +34,7 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run goes on from after round number `round`."""
+    """The state that a run goes on from after round number `round`."""
 
     path: Path
     round: int
@@ -72,7 +72,7 @@ def save(
 
 
 def load(path: Path) -> Checkpoint:
-    """The checkpoint in a file, or the newest whole one of a run directory."""
+    """Load the checkpoint in a file, or the newest whole one of a run directory."""
     if not path.is_dir():
         return _load_file(path)
     directory = path / FOLDER if (path / FOLDER).is_dir() else path
@@ -108,7 +108,7 @@ def _load_file(file: Path) -> Checkpoint:
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """Of the header's text, and of the tensors' names, types, shapes and bytes."""
+    """Return a checksum of the header's text and the tensors' names, types, shapes and bytes."""
     import torch
 
     found = hashlib.sha256(text.encode())
@@ -123,7 +123,7 @@ def _newest_first(directory: Path) -> list[Path]:
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as safetensors wants them: on the CPU, contiguous, no two in the same memory."""
+    """Return tensors as safetensors wants them: on the CPU, contiguous, none sharing memory."""
     seen: set[int] = set()
     result = {}
     for name, tensor in tensors.items():

@@ -18,13 +18,13 @@ PROGRESS_FILE = "progress.jsonl"
 SUMMARY_FILE = "summary.json"
 UNFINISHED = ".unfinished"
 RECORD_LOCK, LAUNCHER_LOCK = ".record.lock", ".launcher.lock"
-"""Of the process that writes the record (the server), and of a `nestfl run` that watches it."""
+"""Locks of the process that writes the record (the server), and of a `nestfl run` around it."""
 BEFORE_THE_FIRST_ROUND = {CONFIG_FILE, LOG_FILE, PROGRESS_FILE, RECORD_LOCK, LAUNCHER_LOCK}
 """All that there is of a run that came to nothing."""
 
 
 def new_names(label: str) -> Iterator[str]:
-    """Names for a new run's directory, of the time and a label: for the first that is not taken."""
+    """Yield names for a new run's directory, of the time and a label; the first free one serves."""
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{label}"
     yield stem
     yield from (f"{stem}-{number}" for number in count(2))
@@ -67,7 +67,7 @@ def make_directory(directory: Path, exist_ok: bool = False) -> None:
 
 @contextmanager
 def written_atomically(file: Path) -> Iterator[Path]:
-    """A path beside `file` to write to; what is there at the end takes the place of `file`."""
+    """Yield a path beside `file`; what is written there takes the place of `file` at the end."""
     unfinished = file.with_name(f".{file.name}{UNFINISHED}")
     try:
         yield unfinished

@@ -1,4 +1,4 @@
-"""What is measured in a round: a line of metrics.jsonl.
+"""The measures of a round: a line of metrics.jsonl.
 
     {"round": 3, "seconds": 4.1, "bytes": {"down": 900, "up": 900}, "train": {"loss": 0.4},
      "clients": {"sampled": 4, "replied": 3, "refused": {"non-finite": 1}, "failed": {}},
@@ -84,7 +84,7 @@ RoundMetrics = TypedDict(
 
 
 def read_metrics(file: Path) -> list[RoundMetrics]:
-    """The lines of metrics.jsonl; a last line that a kill cut short is left out."""
+    """Read the lines of metrics.jsonl; a last line that a kill cut short is left out."""
     if not file.exists():
         return []
     *lines, _cut_short = file.read_text(encoding="utf-8").split("\n")
@@ -92,12 +92,12 @@ def read_metrics(file: Path) -> list[RoundMetrics]:
 
 
 def to_line(metrics: RoundMetrics) -> str:
-    """A round as a line of metrics.jsonl."""
+    """Return a round as a line of metrics.jsonl."""
     return json.dumps(finite(metrics), allow_nan=False) + "\n"
 
 
 def finite(value: Any) -> Any:
-    """The value with null for what JSON has no number for: a diverged loss is no number."""
+    """Return the value with null for what JSON has no number for: a diverged loss is no number."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -106,7 +106,7 @@ def finite(value: Any) -> Any:
 
 
 def numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """All numbers but the round's own, under names such as levels/1/accuracy."""
+    """Yield all numbers but the round's own, under names such as levels/1/accuracy."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from numbers(value, f"{prefix}{key}/")

@@ -58,7 +58,7 @@ class Recorder(Observer):
         self._tell(event="end", reason=reason, crashed=self._crashed())
 
     def _crashed(self) -> int:
-        """How many clients' processes had died in the last round."""
+        """Return how many clients' processes had died in the last round."""
         if self.strategy is None:
             return 0
         tally = self.strategy.tally

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
-    """A round's number, replies, loss, accuracies and time, as far as its record has them."""
+    """Tell a round's number, replies, loss, accuracies and time, as far as its record has them."""
     parts = [f"round {record.get('round')}/{rounds or '?'}"]
     if isinstance(clients := record.get("clients"), Mapping):
         parts.append(f"{clients.get('replied')}/{clients.get('sampled')} replies")
@@ -20,7 +20,7 @@ def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
 
 
 def loss_part(record: Mapping[str, Any]) -> str:
-    """The mean of the clients' losses; nothing where none was told."""
+    """Tell the mean of the clients' losses; nothing where none was told."""
     train = record.get("train")
     loss = train.get("loss") if isinstance(train, Mapping) else None
     return f"loss {loss:.4g}" if isinstance(loss, (int, float)) else ""
@@ -32,7 +32,7 @@ def accuracies_part(accuracies: Mapping[str, float]) -> str:
 
 
 def accuracies_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """Each level's accuracy in a round's record; none where the round was not evaluated.
+    """Return each level's accuracy in a round's record; none where it was not evaluated.
 
     A level that nobody holds is marked: "4 (untrained)".
     """
@@ -47,7 +47,7 @@ def accuracies_of(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _count(fault: object) -> int:
-    """How many clients a fault had, also where they are counted by reason."""
+    """Return how many clients a fault had, also where they are counted by reason."""
     if isinstance(fault, Mapping):
         return sum(map(_count, fault.values()))
     return fault if isinstance(fault, int) else 0

@@ -54,7 +54,7 @@ class RunRecord:
 
     @classmethod
     def create(cls, config: Config, directory: Path | None = None) -> Self:
-        """A new directory for a run, the one given or else by the config; never another run's."""
+        """Make a new run's directory, the one given or else by the config; never another's."""
         output = Path(config.output).expanduser()
         record = cls(
             claim(directory) if directory else new_directory(output, config.name, config.label)
@@ -64,7 +64,7 @@ class RunRecord:
 
     @classmethod
     def resume(cls, config: Config, start: checkpoint.Checkpoint) -> Self:
-        """The directory of the run that the checkpoint is of, as it was after that round.
+        """Open the directory of the checkpoint's run, as it was after that round.
 
         A run killed between the checkpoint and the round's line lacks that line: it is taken from
         the checkpoint's state, if that has it under "metrics".

@@ -20,7 +20,7 @@ PLAIN_WIDTH = 120
 
 
 def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
-    """Sums over all rounds, the newest value of each score, and what the start was worth."""
+    """Sum over all rounds; keep the newest value of each score, and what the start was worth."""
     clients: list[Any] = [line.get("clients", {}) for line in lines]
     asked: list[Any] = [each for line in lines for each in line.get("asked", {}).values()]
     summary: dict[str, Any] = {

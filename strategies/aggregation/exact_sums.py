@@ -133,17 +133,18 @@ class ExactSums:
 
 
 def quotient(
-    total: ExactSums, count: ExactSums, scale: float, previous: Tensor, blur: float
+    total: ExactSums, count: ExactSums, scale: float, previous: Tensor, tolerance: float
 ) -> Tensor:
-    """Return `total / (count * scale)`, or `previous` where nothing was counted or within `blur`.
+    """Return `total / (count * scale)`, or `previous` where nothing was counted.
 
-    What double precision cannot tell apart counts as equal, too.
+    Return `previous`, too, where the quotient is within `tolerance` of it, or double precision
+    cannot tell them apart.
     """
     before = previous.detach().cpu().double().contiguous().numpy().reshape(-1)
     mean = np.empty_like(before)
     parallel = mean.size >= PARALLEL_FROM
     sums = total.numbers(), count.numbers()
-    _run(_DIVIDE[parallel], parallel, *sums, scale, before, blur, mean)
+    _run(_DIVIDE[parallel], parallel, *sums, scale, before, tolerance, mean)
     return torch.from_numpy(mean).view(previous.shape)
 
 
@@ -250,24 +251,24 @@ def _join(rows, numbers):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _quotient(total, count, scale, before, blur):  # type: ignore[no-untyped-def]
+def _quotient(total, count, scale, before, tolerance):  # type: ignore[no-untyped-def]
     if count > 0:
         mean = total / (count * scale)
-        if not abs(mean - before) <= max(blur, abs(before) * 2.0**-51):  # before may be NaN
+        if not abs(mean - before) <= max(tolerance, abs(before) * 2.0**-51):  # before may be NaN
             return mean
     return before
 
 
 @njit(cache=True)
-def _divide(total, count, scale, before, blur, mean):  # type: ignore[no-untyped-def]
+def _divide(total, count, scale, before, tolerance, mean):  # type: ignore[no-untyped-def]
     for i in range(mean.size):
-        mean[i] = _quotient(total[i], count[i], scale, before[i], blur)
+        mean[i] = _quotient(total[i], count[i], scale, before[i], tolerance)
 
 
 @njit(parallel=True, cache=True)
-def _divide_in_parallel(total, count, scale, before, blur, mean):  # type: ignore[no-untyped-def]
+def _divide_in_parallel(total, count, scale, before, tolerance, mean):  # type: ignore[no-untyped-def]
     for i in prange(mean.size):
-        mean[i] = _quotient(total[i], count[i], scale, before[i], blur)
+        mean[i] = _quotient(total[i], count[i], scale, before[i], tolerance)
 
 
 _QUICK = (_quick, _quick_in_parallel)

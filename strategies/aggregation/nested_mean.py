@@ -115,10 +115,10 @@ class NestedMean:
             raise ValueError(f"{name}: {total.size} sums, but {previous.numel()} previous values")
         scale = _scale(previous.dtype)
         if not previous.dtype.is_floating_point:
-            mean = quotient(total, count, scale, previous, blur=0.0).round()
+            mean = quotient(total, count, scale, previous, tolerance=0.0).round()
         else:
-            blur = 0.75 / scale  # values are rounded to half a step; and room for rounding
-            mean = quotient(total, count, scale, previous, blur)
+            tolerance = 0.75 / scale  # values are rounded to half a step; and room for rounding
+            mean = quotient(total, count, scale, previous, tolerance)
         return mean.to(previous.device, previous.dtype)
 
 

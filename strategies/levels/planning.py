@@ -45,7 +45,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Grid:
+class SearchGrid:
     """Where the search looks: each unit, or each of `depth_steps` equal steps; each width step."""
 
     depth_steps: int | None = None
@@ -79,7 +79,7 @@ def search_splits(
     ratios: Sequence[float],
     tolerance: float = 0.1,
     kind: CostKind = "parameters",
-    grid: Grid = Grid(),  # noqa: B008  (frozen)
+    grid: SearchGrid = SearchGrid(),  # noqa: B008  (frozen)
     rounding: Rounding = "floor",
 ) -> list[Split]:
     """Eq. (1) for each level in turn: the pair with the least |depth - width| within tolerance.
@@ -131,7 +131,7 @@ def _search_level(
     target: float,
     tolerance: float,
     kind: CostKind,
-    grid: Grid,
+    grid: SearchGrid,
     rounding: Rounding,
 ) -> list[_Candidate]:
     """Return all pairs above the level below, down to the width at which all cost too little."""

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import IMAGES, ImageData, Split
+from data import IMAGES, ImageData, ImageSplit
 from data.augment import augment, crop, mirror
-from tests.support.images import FACTS, random_split
+from tests.support.image_files import FACTS, random_split
 
 
-def as_data(split: Split, name: str = "cifar10") -> ImageData:
+def as_data(split: ImageSplit, name: str = "cifar10") -> ImageData:
     return ImageData.of(split, IMAGES[name])
 
 
@@ -40,7 +40,7 @@ def test_a_shuffled_pass_shows_every_image_once_with_its_label(
     rows: int, batch_size: int, seed: int
 ) -> None:
     images = np.arange(rows, dtype=np.uint8)[:, None, None, None] * np.ones((1, 8, 8), np.uint8)
-    digits = as_data(Split(images, np.arange(rows) % 10), "digits")
+    digits = as_data(ImageSplit(images, np.arange(rows) % 10), "digits")
     batches = list(digits.batches(batch_size, shuffle=True, generator=seeded(seed)))
     (mean,), (std,) = digits.facts.mean, digits.facts.std
     seen = [

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import data
-from data import DataError, DatasetSpec, Split, cache, formats, source
-from tests.support.images import (
+from data import DataError, DatasetSpec, ImageSplit, cache, formats, source
+from tests.support.image_files import (
     FACTS,
     as_set,
     forget_loaded,
@@ -38,7 +38,7 @@ def idx_bytes(array: NDArray[np.uint8]) -> bytes:
     return b"\x00\x00\x08" + bytes([array.ndim]) + shape + array.tobytes()
 
 
-def write_idx(folder: Path, train: Split, test: Split, gzipped: bool = False) -> Path:
+def write_idx(folder: Path, train: ImageSplit, test: ImageSplit, gzipped: bool = False) -> Path:
     folder.mkdir()
     for prefix, split in (("train", train), ("t10k", test)):
         for kind, array in (("images-idx3", split.images[:, 0]), ("labels-idx1", split.labels)):
@@ -48,7 +48,7 @@ def write_idx(folder: Path, train: Split, test: Split, gzipped: bool = False) ->
     return folder
 
 
-def same(one: Split, other: Split) -> bool:
+def same(one: ImageSplit, other: ImageSplit) -> bool:
     return np.array_equal(one.images, other.images) and np.array_equal(one.labels, other.labels)
 
 
@@ -69,7 +69,7 @@ def test_parquet_shards_are_read_in_order(tmp_path: Path) -> None:
     train, test = random_split(30), random_split(10, seed=1)
     (tmp_path / "plain_text").mkdir()
     for shard, rows in enumerate((slice(0, 17), slice(17, 30))):
-        part = Split(train.images[rows], train.labels[rows])
+        part = ImageSplit(train.images[rows], train.labels[rows])
         file = tmp_path / "plain_text" / f"train-{shard:05}-of-00002.parquet"
         image_dataset(part, label="fine_label").to_parquet(file)
     image_dataset(test).to_parquet(tmp_path / "plain_text" / "test-00000-of-00001.parquet")

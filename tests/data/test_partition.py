@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import data
-from data import DataError, DatasetSpec, Split
+from data import DataError, DatasetSpec, ImageSplit
 from data.partition import split_parts
 from data.spec import PARTITION_KINDS, PartitionKind
-from tests.support.images import (
+from tests.support.image_files import (
     FACTS,
     as_set,
     pixels,
@@ -217,6 +217,6 @@ def test_a_device_parts_all_its_own_training_files_by_the_same_rule(tmp_path: Pa
 
 def test_a_device_that_has_few_classes_labels_them_as_all_others_do(tmp_path: Path) -> None:
     own = random_split(20)
-    horses = Split(own.images[own.labels == 7], own.labels[own.labels == 7])
+    horses = ImageSplit(own.images[own.labels == 7], own.labels[own.labels == 7])
     path = write_image_folder(tmp_path / "own", horses, FACTS.classes)
     assert set(data.device_data(path, DatasetSpec("cifar10")).train.labels.tolist()) == {7}

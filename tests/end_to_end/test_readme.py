@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from models import Slice, build, extract, registry, slice_map
+from models import Slice, build, extract, families, slice_map
 from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import Update
 
@@ -33,16 +33,16 @@ SHORT_RUN = (
 )
 FEDERATE = f"""
 import torch
+from nestfl.local_engine import LocalGrid
 from server_app import app as server
 from server_app.config.composing import compose
 from server_app.config.weights import read_weights
-from tests.support.grids import InProcessGrid
 
 def federate(overrides, name):
     config = compose(f"{{overrides}} {SHORT_RUN} output=runs name={{name}}")
     made = server.strategy_of(config)
     before = {{name: tensor.clone() for name, tensor in made.state.items()}}
-    after = server.run(InProcessGrid(4), config)
+    after = server.run(LocalGrid(4), config)
     unchanged = [name for name in before if torch.equal(after.state[name], before[name])]
     assert unchanged == [], unchanged
     return after
@@ -125,7 +125,7 @@ def add_line(file: Path, line: str, place: Callable[[list[str]], int]) -> None:
     file.write_text("\n".join(lines) + "\n")
 
 
-IMPORTS = "from models.registry import SlicedNetwork, Walk, register\nfrom models.slicing import "
+IMPORTS = "from models.families import SlicedNetwork, Walk, register\nfrom models.slicing import "
 SHORT_IMPORTS = "from models import SlicedNetwork, Walk, register\nfrom models import "
 
 
@@ -191,7 +191,7 @@ except ConfigError as error:
 @pytest.fixture
 def twin(monkeypatch: pytest.MonkeyPatch) -> None:
     """The README's own network, registered for as long as the test takes."""
-    monkeypatch.setattr("models.registry._FAMILIES", dict(registry._FAMILIES))
+    monkeypatch.setattr("models.families._FAMILIES", dict(families._FAMILIES))
     exec(TWIN, {})
 
 
@@ -242,10 +242,10 @@ except ValueError as error:
 def test_the_ten_lines_of_a_server_of_ones_own_run(checkout: Path) -> None:
     script = f"""
 from flwr.app import Context, RecordDict
-from tests.support.grids import InProcessGrid
+from nestfl.local_engine import LocalGrid
 {OWN_SERVER.replace("fleet=small", f"fleet=small {SHORT_RUN}")}
 context = Context(1, 0, {{}}, RecordDict(), {{}})
-app(grid=InProcessGrid(4), context=context)
+app(grid=LocalGrid(4), context=context)
 """
     told = python(checkout, script)
     assert "Global Arrays" in told

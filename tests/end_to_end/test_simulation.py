@@ -23,15 +23,16 @@ pytestmark = pytest.mark.processes
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = (
     *("client_app", "conf", "data", "inference", "models", "nestfl", "protocol", "server_app"),
-    "strategies",
+    *("strategies", "training"),
 )
 
 NESTFL = [sys.executable, "-c", "from nestfl.cli import app; app()"]
 SMOKE = ["run", "experiment=smoke", "rounds=3"]
 
 
-def nestfl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*NESTFL, *arguments], capture_output=True, text=True, timeout=580)
+def nestfl(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*NESTFL, *arguments], capture_output=True, text=True, timeout=580,
+                          env=os.environ | environment)  # fmt: skip
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -82,6 +83,14 @@ def test_a_run_leaves_its_whole_record(finished: Path) -> None:
 def test_one_or_two_workers_give_the_same_weights(finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "two"
     done = nestfl(*SMOKE, "--run-dir", str(run), "--workers", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_same_weights(finished, run)
+
+
+def test_the_local_engine_gives_the_same_weights(finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "local"
+    more_threads = {"OMP_NUM_THREADS": "2"}  # which the server may use, but no client
+    done = nestfl(*SMOKE, "engine=local", "--run-dir", str(run), **more_threads)
     assert done.returncode == 0, done.stdout + done.stderr
     assert_same_weights(finished, run)
 

@@ -26,10 +26,10 @@ from inference import (
     scores,
 )
 from models import Slice, build
-from models.registry import SlicedNetwork, Walk, going_on
+from models.families import SlicedNetwork, Walk, going_on
 from models.task import Task
 from strategies.levels.cost import cost, macs_by_exit
-from tests.support.networks import randomised
+from tests.support.toy_networks import randomised
 
 EXITS = (3, 6, 9)
 

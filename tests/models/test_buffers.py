@@ -18,8 +18,8 @@ from models import (
     Task,
     Walk,
     declare_parts,
+    families,
     register,
-    registry,
 )
 from models.frozen import freeze, only_last_exit
 from models.loading import network_of, network_to_load, unsaved_buffers
@@ -30,9 +30,9 @@ from server_app.config.composing import compose
 from server_app.restored import load_level
 from strategies.base import NestedStrategy
 from strategies.rounds.evaluation import evaluate_submodels
-from tests.support.clients import CPU, digits
 from tests.support.grids import InProcessGrid
-from tests.support.networks import same, state_of
+from tests.support.toy_networks import same, state_of
+from tests.support.toy_training import CPU, digits
 from training.fitting import fit
 from training.local_training import plain_loss
 from training.networks import load_network
@@ -95,7 +95,7 @@ class Distil(SlicedNetwork):
 
 @pytest.fixture
 def networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_FAMILIES", dict(registry._FAMILIES))
+    monkeypatch.setattr(families, "_FAMILIES", dict(families._FAMILIES))
     register("gained", units=1)(Gained)
     register("distil", units=1, reads="tokens")(Distil)
 

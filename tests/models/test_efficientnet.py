@@ -13,7 +13,7 @@ from models.layers import NormKind
 from models.slicing import WindowKind
 from models.task import Task
 from strategies.levels.planning import Split, levels_of
-from tests.support.networks import (
+from tests.support.toy_networks import (
     assert_a_walk_goes_on_with_those_kept,
     assert_all_have_gradients,
     assert_slice_equals_masked_full,

@@ -13,15 +13,15 @@ from models.layers import NormKind
 from models.msdnet import ConvNorm, Head
 from models.task import Task
 from strategies.levels.planning import (
-    Grid,
     Level,
+    SearchGrid,
     Split,
     halving_ratios,
     levels_of,
     own_exit_only,
     search_splits,
 )
-from tests.support.networks import (
+from tests.support.toy_networks import (
     WINDOWS,
     assert_a_walk_goes_on_with_those_kept,
     assert_all_have_gradients,
@@ -93,7 +93,9 @@ def test_levels_of_width_alone_count_all_four_classifiers() -> None:
 
 
 def test_the_search_keeps_to_the_published_base() -> None:
-    splits = search_splits(MSDNET, halving_ratios(2), grid=Grid(depth_steps=8, width_step=0.15))
+    splits = search_splits(
+        MSDNET, halving_ratios(2), grid=SearchGrid(depth_steps=8, width_step=0.15)
+    )
     [half, whole] = levels_of(MSDNET, splits)
     assert whole.cost.parameters == 2_646_556
     assert abs(half.cost.parameters / whole.cost.parameters - 0.5) <= 0.05

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from models import Slice, SlicedNetwork, SliceError, Window, build, names
 from models.layers import NormKind, StaticBatchNorm2d
-from tests.support.networks import WINDOWS, assert_slice_equals_masked_full, randomised
+from tests.support.toy_networks import WINDOWS, assert_slice_equals_masked_full, randomised
 
 RESNETS = [name for name in names() if name.startswith("resnet")]
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from models import Region, Slice, SliceError, Window, declare_parts, extract, slice_map
 from models.slicing import Index, WindowKind, is_running_statistic
-from tests.support.networks import Attention, Dense, zeros_outside
+from tests.support.toy_networks import Attention, Dense, zeros_outside
 
 ALIGNED: list[WindowKind] = ["prefix", "lower-right", "middle", "random", "rolling"]
 windows = st.builds(

@@ -15,7 +15,7 @@ from models import Slice, SlicedNetwork, SliceError, SliceMap, Window, build, ex
 from models.slicing import is_running_statistic
 from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import Update
-from tests.support.networks import Attention, Dense
+from tests.support.toy_networks import Attention, Dense
 
 EXITS = (3, 6, 9)
 LEVELS = [

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models import Slice, State
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 from strategies.aggregation.update import Update
 from strategies.assignment import Assignment
 from strategies.base import NestedStrategy

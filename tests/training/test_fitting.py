@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from data import IMAGES
 from models import Slice, SlicedNetwork
 from protocol.settings import TrainSettings, learning_rate
-from tests.support.clients import CPU, EXITS, QUARTER, digits, resnet
-from tests.support.networks import same, state_of
+from tests.support.toy_networks import same, state_of
+from tests.support.toy_training import CPU, EXITS, QUARTER, digits, resnet
 from training.fitting import fit
 from training.local_training import plain_loss
 from training.losses import cross_entropy

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 from client_app.probe import Probe, budget, probe
 from models import Slice, Task
-from tests.support.clients import CPU, EXITS, QUARTER, digits, resnet
-from tests.support.networks import same, state_of
+from tests.support.toy_networks import same, state_of
+from tests.support.toy_training import CPU, EXITS, QUARTER, digits, resnet
 from training.devices import choose_device, free_memory, resident, set_threads
 from training.fitting import fit
 from training.local_training import plain_loss

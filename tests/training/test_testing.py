@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from data import IMAGES, ImageData
 from models import SlicedNetwork
 from models.layers import StaticBatchNorm2d
-from tests.support.clients import CPU, EXITS, QUARTER, digits, resnet
-from tests.support.networks import same, state_of
+from tests.support.toy_networks import same, state_of
+from tests.support.toy_training import CPU, EXITS, QUARTER, digits, resnet
 from training.testing import evaluate, evaluation_batches, gather_statistics
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -32,10 +32,10 @@ from data import (
     read_inputs,
 )
 from inference import exits_taken, freeze
+from nestfl import predictor as predicting
 from nestfl.cli import app
 from nestfl.commands import predict as predict_command
-from nestfl.commands import prediction
-from nestfl.commands.prediction import Predictor
+from nestfl.predictor import Predictor
 from nestfl.watching import passes
 from server_app import app as server
 from server_app.config.composing import compose
@@ -63,7 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_time_to_lose(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prediction, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(predicting, "LEAST_SECONDS", 0.0)
 
 
 def predict(*arguments: object) -> tuple[int, str, str]:
@@ -115,7 +115,7 @@ def test_a_budget_is_kept_and_early_answers_are_cheaper(run: Path) -> None:
 
 def test_on_validation_data_the_budget_is_met_within_a_sample(run: Path) -> None:
     predictor = Predictor(load_level(run), 64)
-    plan = predictor.within(0.85, "share")
+    plan = predictor.plan_for_budget(0.85, "share")
     assert plan.thresholds is not None
     costs = torch.tensor(predictor.macs.shares.exits)
     spent = float(costs[exits_taken(predictor._scores, plan.thresholds)].mean())
@@ -132,7 +132,7 @@ def test_a_loss_that_is_allowed_makes_answers_cheaper(run: Path) -> None:
     first_exit = answered(run, "--max-loss", "100")
     assert first_exit["left_at_exit"][0] > 0.9  # whatever it loses
     predictor = Predictor(load_level(run), 64)
-    plan = predictor.losing(2.0)
+    plan = predictor.plan_for_loss(2.0)
     taken = exits_taken(predictor._scores, plan.thresholds or [math.inf] * 3)
     early, last = predictor._hits.gather(0, taken[None]), predictor._hits[-1]
     assert early.double().mean() >= last.double().mean() - 0.02

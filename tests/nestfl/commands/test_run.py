@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from nestfl.cli import app
 from nestfl.commands.run import Choice, Request, choose, run
 from nestfl.launching.flower import Simulation
-from nestfl.launching.processes import members
+from nestfl.launching.process_group import members
 
 pytestmark = pytest.mark.processes
 
@@ -269,7 +269,7 @@ def test_a_request_to_stop_while_flower_starts_stops_all(
 def test_what_was_started_ends_though_its_starter_is_killed(tmp_path: Path) -> None:
     starter = """
 import pathlib, time
-from nestfl.launching.processes import ProcessGroup
+from nestfl.launching.process_group import ProcessGroup
 with ProcessGroup({"PATH": "/bin:/usr/bin"}, pathlib.Path.cwd()) as group:
     print(group.start(["sleep", "600"], None).pid, flush=True)
     time.sleep(600)

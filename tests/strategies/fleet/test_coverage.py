@@ -237,7 +237,8 @@ def app_copy(tmp_path: Path) -> Path:
 
 
 def _copy_of_the_app(folder: Path) -> Path:
-    for package in ("client_app", "conf", "data", "models", "protocol", "server_app", "strategies"):
+    packages = ("client_app", "conf", "data", "models", "protocol", "server_app", "strategies")
+    for package in (*packages, "training"):
         shutil.copytree(checkout.APP / package, folder / package)
     shutil.copy(checkout.APP / "pyproject.toml", folder)
     return folder

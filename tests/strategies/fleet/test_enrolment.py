@@ -352,7 +352,7 @@ class OneBehind(InProcessGrid):
             if message.metadata.dst_node_id == self.behind:
                 if self.held is not None:
                     self.ready[self.held.metadata.reply_to_message_id] = self.held
-                self.held = self._answer(self.waiting.pop(identity))
+                self.held = self.answer(self.waiting.pop(identity))
         return identities
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:

@@ -14,8 +14,8 @@ from models import Slice
 from models.task import Task
 from strategies.levels.cost import COST_KINDS, NORMABLE, Cost, CostKind, cost, path_costs
 from strategies.levels.planning import (
-    Grid,
     PlanError,
+    SearchGrid,
     Split,
     cluster_budgets,
     halving_ratios,
@@ -50,7 +50,7 @@ def test_the_papers_flops_also_count_the_exits_activations() -> None:
 
 @pytest.mark.parametrize("tolerance", [0.08, 0.1])
 def test_the_search_finds_the_published_splits(tolerance: float) -> None:
-    grid = Grid(depth_steps=9)
+    grid = SearchGrid(depth_steps=9)
     assert search_splits(RESNET110, halving_ratios(4), tolerance, grid=grid) == PUBLISHED
 
 
@@ -64,13 +64,13 @@ def test_by_default_the_search_looks_at_every_unit() -> None:
 @pytest.mark.parametrize(
     ("model", "kind", "tolerance", "grid"),
     [
-        *(("resnet20", kind, 0.1, Grid()) for kind in COST_KINDS),
-        ("msdnet24", "memory", 0.1, Grid(width_step=0.35)),
-        ("bert-mini", "memory", 0.02, Grid()),
+        *(("resnet20", kind, 0.1, SearchGrid()) for kind in COST_KINDS),
+        ("msdnet24", "memory", 0.1, SearchGrid(width_step=0.35)),
+        ("bert-mini", "memory", 0.02, SearchGrid()),
     ],
 )
 def test_the_search_keeps_to_its_tolerance_for_every_cost(
-    model: str, kind: CostKind, tolerance: float, grid: Grid
+    model: str, kind: CostKind, tolerance: float, grid: SearchGrid
 ) -> None:
     task = Task(model, tokens=16)
     splits = search_splits(task, [0.5, 1], tolerance, kind, grid)
@@ -87,7 +87,7 @@ def test_the_search_rounds_channels_as_its_levels_do() -> None:
 
 def test_no_pair_within_tolerance_is_better_balanced() -> None:
     """Eq. (1) against a search that builds and counts each pair by itself."""
-    task, grid = Task("resnet20"), Grid(depth_steps=9, width_step=0.1)
+    task, grid = Task("resnet20"), SearchGrid(depth_steps=9, width_step=0.1)
     [found, _] = search_splits(task, [0.25, 1], 0.15, grid=grid)
     target = 0.25 * cost(task).parameters
     best = min(
@@ -318,6 +318,6 @@ def test_budgets_that_make_no_levels_are_refused(
 @pytest.mark.parametrize("steps", [0, -1])
 def test_an_empty_grid_is_refused(steps: int) -> None:
     with pytest.raises(PlanError, match=f"depth grid {steps}: expected at least 1"):
-        Grid(depth_steps=steps)
+        SearchGrid(depth_steps=steps)
     with pytest.raises(PlanError, match="expected 0 < step <= 1"):
-        Grid(width_step=steps)
+        SearchGrid(width_step=steps)

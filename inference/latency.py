@@ -1,4 +1,4 @@
-"""What an answer takes on this machine."""
+"""Measures the time that an answer takes on this machine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 import torch
 from torch import Tensor
 
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 
 
 @torch.inference_mode()
 def milliseconds(net: SlicedNetwork, x: Tensor, turns: int = 7) -> list[float]:
-    """The median time to each exit, from the start, for one sample of a batch such as `x`.
+    """Measure the median time to each exit, from the start, for one sample of a batch like `x`.
 
     In a batch that shrinks a sample takes longer than in a whole one, on most hardware.
     """

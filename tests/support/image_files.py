@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import data
-from data import IMAGES, Examples, ImageData, Split, source
+from data import IMAGES, Examples, ImageData, ImageSplit, source
 
 FACTS = IMAGES["cifar10"]
 
@@ -24,11 +24,11 @@ def forget_loaded() -> None:
     data.client_rows.cache_clear()
 
 
-def random_split(rows: int, name: str = "cifar10", seed: int = 0) -> Split:
+def random_split(rows: int, name: str = "cifar10", seed: int = 0) -> ImageSplit:
     rng = np.random.default_rng(seed)
     facts = IMAGES[name]
     images = rng.integers(0, 256, (rows, *facts.image_shape), np.uint8)
-    return Split(images, np.arange(rows) % facts.num_classes)
+    return ImageSplit(images, np.arange(rows) % facts.num_classes)
 
 
 def encoded(image: NDArray[np.uint8], format: str = "png") -> bytes:
@@ -38,7 +38,7 @@ def encoded(image: NDArray[np.uint8], format: str = "png") -> bytes:
     return buffer.getvalue()
 
 
-def image_dataset(split: Split, image: str = "img", label: str = "label") -> datasets.Dataset:
+def image_dataset(split: ImageSplit, image: str = "img", label: str = "label") -> datasets.Dataset:
     rows = {image: [{"bytes": encoded(x), "path": None} for x in split.images], label: split.labels}
     features = datasets.Features(
         {image: datasets.Image(), label: datasets.ClassLabel(names=list(FACTS.classes))}
@@ -46,7 +46,7 @@ def image_dataset(split: Split, image: str = "img", label: str = "label") -> dat
     return datasets.Dataset.from_dict(rows, features=features)
 
 
-def write_parquet(folder: Path, train: Split, test: Split | None = None) -> Path:
+def write_parquet(folder: Path, train: ImageSplit, test: ImageSplit | None = None) -> Path:
     folder.mkdir(exist_ok=True)
     image_dataset(train).to_parquet(folder / "cifar10-train.parquet")
     if test is not None:
@@ -54,7 +54,7 @@ def write_parquet(folder: Path, train: Split, test: Split | None = None) -> Path
     return folder
 
 
-def write_image_folder(folder: Path, split: Split, names: tuple[str, ...]) -> Path:
+def write_image_folder(folder: Path, split: ImageSplit, names: tuple[str, ...]) -> Path:
     for row, (image, label) in enumerate(zip(*split, strict=True)):
         class_folder = folder / names[label]
         class_folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def pixels(examples: Examples) -> torch.Tensor:
     return examples.images
 
 
-def as_set(split: Split | Examples) -> set[tuple[bytes, int]]:
-    images = split.images if isinstance(split, Split) else pixels(split)
+def as_set(split: ImageSplit | Examples) -> set[tuple[bytes, int]]:
+    images = split.images if isinstance(split, ImageSplit) else pixels(split)
     contents = [np.asarray(image).tobytes() for image in images]
     return set(zip(contents, np.asarray(split.labels).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""A level of a run that answers: frozen, priced, and with thresholds for a budget."""
+"""The Predictor: a trained level that answers within a budget (`nestfl predict` shows it)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from inference import (
     only_last_exit,
     scores,
 )
-from models.registry import SlicedNetwork
+from models.families import SlicedNetwork
 from nestfl.watching.passes import Watch, unwatched
 from server_app.restored import RestoredLevel
 from strategies.levels.cost import macs_by_exit
@@ -38,9 +38,9 @@ from training.placement import Placement
 from training.testing import evaluation_batches
 
 CALIBRATION_BATCHES = 16
-"""Of up to 256 training examples each: what statistics are gathered on."""
+"""Batches of up to 256 training examples on which statistics are gathered."""
 LEAST_SECONDS = 2.0
-"""How long the timing of budgets goes on, at least."""
+"""The least time that the timing of budgets takes."""
 
 CostUnit = Literal["share", "ms"]
 """A share of the MACs of always running to the end, or milliseconds."""
@@ -48,20 +48,20 @@ CostUnit = Literal["share", "ms"]
 
 @dataclass(frozen=True)
 class Prices:
-    """What a sample costs that leaves at each exit, and one that has no early exit to pass."""
+    """The cost of a sample that leaves at each exit, and of one that has no early exit to pass."""
 
     exits: tuple[float, ...]
     full: float
 
     @property
     def shares(self) -> Prices:
-        """The same as shares of the full price."""
+        """Return the same prices as shares of the full one."""
         return Prices(tuple(price / self.full for price in self.exits), 1.0)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which samples leave where; without thresholds all run to the end, past no early head."""
+    """Each exit's threshold; without thresholds all samples run to the end, past no early head."""
 
     thresholds: tuple[float, ...] | None
 
@@ -71,14 +71,14 @@ TO_THE_END = Plan(None)
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a plan on given inputs."""
+    """The accuracy and the cost of a plan on given inputs."""
 
     accuracy: float | None
     """None where there are no labels."""
     macs: float
     """A sample, on average."""
     share: float
-    """Of the full cost."""
+    """The same, as a share of the full cost."""
     exits: tuple[float, ...]
     """The share of the samples that left at each."""
 
@@ -105,7 +105,7 @@ class Predictor:
 
     @cached_property
     def _validation(self) -> Examples:
-        """What thresholds are fitted on: nobody trained on it, and nobody tests on it."""
+        """Return the examples to fit thresholds on: nobody trained on them or tests on them."""
         found = self._clients.validation
         if not len(found):
             raise BudgetError(
@@ -120,7 +120,7 @@ class Predictor:
 
     @cached_property
     def _hits(self) -> Tensor:
-        """Whether each exit is right about each validation sample, [exits, n]."""
+        """Return whether each exit is right about each validation sample, [exits, n]."""
         classes = [
             torch.stack([answers.classes for answers in anytime(self.net, batch)]).cpu()
             for batch in self.batches(self._validation, "fitting thresholds")
@@ -135,21 +135,21 @@ class Predictor:
 
     @cached_property
     def milliseconds(self) -> Prices:
-        """Measured here, in batches of the size asked for."""
+        """Measure the prices here, in batches of the size asked for."""
         batch = next(self.batches(self._validation))
         (full,) = milliseconds(self.alone, batch)
         return Prices(tuple(milliseconds(self.net, batch)), full)
 
-    def within(self, budget: float, unit: CostUnit) -> Plan:
-        """The thresholds whose average cost on validation data is the budget."""
+    def plan_for_budget(self, budget: float, unit: CostUnit) -> Plan:
+        """Return the thresholds whose average cost on validation data is the budget."""
         prices = self.macs.shares if unit == "share" else self.milliseconds
         if budget >= prices.full:
             return TO_THE_END
         self._require_early_exits()
         return Plan(tuple(fit_thresholds(self._scores, prices.exits, budget)))
 
-    def losing(self, points: float) -> Plan:
-        """The cheapest thresholds that lose at most so many points of accuracy on validation."""
+    def plan_for_loss(self, points: float) -> Plan:
+        """Return the cheapest thresholds that lose at most so many points on validation data."""
         self._require_early_exits()
         exits, full = self.macs.exits, self.macs.full
         thresholds = cheapest_thresholds(self._scores, self._hits, exits, points / 100)
@@ -157,8 +157,8 @@ class Predictor:
         paid = float(torch.tensor(exits, dtype=torch.float64)[taken].mean())
         return Plan(tuple(thresholds)) if paid < full else TO_THE_END
 
-    def sure(self, threshold: float) -> Plan:
-        """The same threshold at all exits."""
+    def plan_for_threshold(self, threshold: float) -> Plan:
+        """Return the same threshold for all exits."""
         self._require_early_exits()
         return Plan((threshold,) * (len(self.level.exits) - 1))
 
@@ -167,7 +167,7 @@ class Predictor:
             raise BudgetError(f"level {self.level.number} has one exit: it always runs to the end")
 
     def answer(self, batch: Tensor, plan: Plan) -> Answers:
-        """The answers to a batch, on the CPU: with them a GPU is done, and can be timed."""
+        """Answer a batch, on the CPU: with the answers a GPU is done, and can be timed."""
         if plan.thresholds is not None:
             return joined([classify(self.net, batch, plan.thresholds)])
         found = joined([classify(self.alone, batch, ())])
@@ -177,7 +177,7 @@ class Predictor:
         return joined([self.answer(batch, plan) for batch in self.batches(data)])
 
     def judge(self, answers: Answers, plan: Plan, inputs: Inputs) -> Result:
-        """How good the answers are, and what they took."""
+        """Return how good the answers are, and what they took."""
         hits = answers.classes == inputs.data.labels
         counts = torch.bincount(answers.exits, minlength=len(self.level.exits))
         paid = torch.tensor(self.macs.exits, dtype=torch.float64)[answers.exits].mean()
@@ -199,7 +199,7 @@ class Predictor:
 
 
 def joined(parts: Sequence[Answers]) -> Answers:
-    """The answers to several batches, on the CPU."""
+    """Join the answers to several batches, on the CPU."""
     return Answers(
         torch.cat([part.classes for part in parts]).cpu(),
         torch.cat([part.exits for part in parts]).cpu(),
@@ -212,7 +212,7 @@ def joined(parts: Sequence[Answers]) -> Answers:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a budget, a share of the full cost; times were measured here."""
+    """The result of a budget, which is a share of the full cost; times were measured here."""
 
     budget: float
     thresholds: tuple[float, ...] | None
@@ -224,9 +224,9 @@ class Outcome:
 
 
 def compare(predictor: Predictor, inputs: Inputs, budgets: int = 8) -> list[Outcome]:
-    """What budgets come to, from the first exit's cost to the full one, the last."""
+    """Measure a range of budgets, from the first exit's cost to the full one, the last."""
     shares = _steps(predictor.macs.shares.exits, budgets)
-    plans = [predictor.within(share, "share") for share in shares]
+    plans = [predictor.plan_for_budget(share, "share") for share in shares]
     answers, seconds = side_by_side(predictor, inputs.data, plans)
     return [
         Outcome(
@@ -243,7 +243,7 @@ def compare(predictor: Predictor, inputs: Inputs, budgets: int = 8) -> list[Outc
 def side_by_side(
     predictor: Predictor, data: Examples, plans: Sequence[Plan]
 ) -> tuple[list[Answers], list[float]]:
-    """Each plan's answers, and its seconds for one pass over the data.
+    """Return each plan's answers, and its seconds for one pass over the data.
 
     The plans take turns on each batch, so that a busy machine slows them all alike.
     """
@@ -263,7 +263,7 @@ def side_by_side(
 
 
 def _steps(exits: Sequence[float], count: int) -> list[float]:
-    """Shares of the full cost, from the first exit's to 1, which is always among them."""
+    """Return shares of the full cost, from the first exit's to 1, which is always among them."""
     least = exits[0]
     if len(exits) == 1 or least >= 1:
         return [1.0]

@@ -76,12 +76,12 @@ class ProcessGroup:
 
 
 def members(group: int) -> list[int]:
-    """The processes of a group that still run; zombies do not."""
+    """Return the processes of a group that still run; zombies do not."""
     return [pid for pid, its_group, state in _processes() if its_group == group and state != "Z"]
 
 
 def _processes() -> list[tuple[int, int, str]]:
-    """Each process with its group and the letter of its state."""
+    """Return each process with its group and the letter of its state."""
     if not Path("/proc/self/stat").exists():
         listing = subprocess.run(
             ["ps", "-A", "-o", "pid=,pgid=,stat="], capture_output=True, text=True, check=True

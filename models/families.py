@@ -17,12 +17,12 @@ Walk = Generator[Tensor, Tensor | None, None]
 
 
 def going_on(x: Tensor, kept: Tensor | None) -> Tensor:
-    """The samples of a batch that a walk goes on with."""
+    """Return the samples of a batch that a walk goes on with."""
     return x if kept is None else x[kept]
 
 
 class SlicedNetwork(nn.Module):
-    """What every family gives: the logits of each exit held, in order."""
+    """A network of any family: it returns the logits of each exit held, in order."""
 
     exits: nn.ModuleDict
     """The early exits' heads, each under the number of the unit that it follows."""
@@ -40,7 +40,7 @@ class SlicedNetwork(nn.Module):
 
 Constructor = Callable[..., SlicedNetwork]
 InputKind = Literal["images", "tokens"]
-"""What a network reads: pixels [batch, channels, height, width], or token ids [batch, tokens]."""
+"""The kind of input: pixels [batch, channels, height, width], or token ids [batch, tokens]."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Family:
 
     @property
     def options(self) -> list[str]:
-        """What the constructor takes besides classes, channels and slice."""
+        """Return what the constructor takes besides classes, channels and slice."""
         shared = {"num_classes", "in_channels", "slice"}
         return sorted(inspect.signature(self.construct).parameters.keys() - shared)
 

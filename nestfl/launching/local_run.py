@@ -1,0 +1,74 @@
+"""A run on the local engine: the ServerApp and all clients in this process."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from bdb import BdbQuit
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nestfl.launching.launched_run import Run
+from nestfl.launching.stopping import Stopped, stop_request
+from nestfl.local_engine import LocalGrid
+from nestfl.watching.display import Lines, Silence
+from nestfl.watching.progress import Follower
+from server_app import app as server
+from server_app.config.composing import compose
+from server_app.record.files import PROGRESS_FILE
+
+log = logging.getLogger("flwr")  # whose lines are a run's log
+
+
+@dataclass(kw_only=True)
+class LocalRun(Run):
+    """The app's run in this process; a round is a line, so that a debugger has the terminal."""
+
+    nodes: int
+    cpus_per_client: int
+
+    def run(self) -> None:
+        (self.run_dir / PROGRESS_FILE).unlink(missing_ok=True)
+        follower = Follower(self.run_dir)
+        self.state = follower.state
+        display = Silence() if self.quiet else Lines(self.console)
+        # At once is safe: a run's files are whole whenever its process is killed.
+        with (
+            stop_request(at_once=True),
+            _logged_to(self.log, lambda: follower.step(display)),
+        ):
+            grid = LocalGrid(self.nodes, self.cpus_per_client)
+            try:
+                server.run(grid, compose(self.overrides), self.run_dir)
+            except (KeyboardInterrupt, BdbQuit):  # who leaves the debugger leaves the run
+                raise Stopped(signal.SIGINT) from None
+            except Exception as error:
+                log.exception("The ServerApp raised an exception")
+                self.state.reason = f"{type(error).__name__}: {error}"
+
+
+class _Call(logging.Handler):
+    """Calls a function whenever something is logged, such as the end of a round."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        super().__init__()
+        self._function = function
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._function()
+
+
+@contextmanager
+def _logged_to(file: Path, after_each: Callable[[], None]) -> Iterator[None]:
+    """Write Flower's log to a file, and not to the terminal, within the block."""
+    written = logging.FileHandler(file, encoding="utf-8", delay=True)
+    written.setFormatter(logging.Formatter("%(levelname)-8s: %(message)s"))
+    written.setLevel(logging.INFO)
+    before, log.handlers = log.handlers, [written, _Call(after_each)]
+    try:
+        yield
+    finally:
+        log.handlers = before
+        written.close()
