@@ -17,10 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models.slicing import State
+from protocol.environment import MEMORY
 from protocol.records import Recall
-
-FOLDER_VARIABLE = "NESTFL_MEMORY"
-"""The environment's word on where memories are; `nestfl run` sets it to the run's directory."""
 
 
 def recall(wanted: Recall | None) -> dict[str, Tensor] | None:
@@ -53,7 +51,7 @@ def remember(kept: Recall | None, round: int, memory: State) -> None:
 
 def _folder(recall: Recall) -> Path:
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    memories = Path(os.environ.get(FOLDER_VARIABLE) or Path(state, "nestfl", "memory"))
+    memories = Path(os.environ.get(MEMORY) or Path(state, "nestfl", "memory"))
     return memories / recall.run / f"client-{recall.client:06d}"
 
 

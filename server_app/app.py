@@ -14,6 +14,7 @@ from torch import nn
 
 from data.clients import global_test
 from models import State
+from protocol.environment import STARTED_IN
 from protocol.records import Evaluation
 from server_app.config.checkout import start_of_paths
 from server_app.config.composing import Config, compose, with_absolute_paths
@@ -35,7 +36,7 @@ log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that run_config's `hydra` asks for."""
-    simulated_in = os.environ.get("NESTFL_STARTED_IN")  # see client_app/__init__.py
+    simulated_in = os.environ.get(STARTED_IN)  # see client_app/__init__.py
     start = Path(simulated_in or ".")
     directory = str(context.run_config.get("run-dir", ""))
     if simulated_in and not directory:

@@ -19,6 +19,8 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 from nestfl.launching.process_group import ProcessGroup
+from protocol.environment import MEMORY
+from server_app.record.files import MEMORY_FOLDER
 
 STARTUP_SECONDS = 120.0
 CONNECTION = "nestfl"
@@ -80,7 +82,7 @@ def flower_run(
         _temporary_directory() as home,  # not in the checkout, which may be another user's
         _temporary_directory("/tmp") as ray,  # a short path: Ray's sockets are below it
         log.open("ab") as output,
-        ProcessGroup(_environment(Path(home), Path(ray)), Path(home)) as group,
+        ProcessGroup(_environment(Path(home), Path(ray), log.parent), Path(home)) as group,
     ):
         port = _free_port()
         _start_superlink(group, port, Path(home), check)
@@ -125,7 +127,7 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _environment(home: Path, ray: Path) -> dict[str, str]:
+def _environment(home: Path, ray: Path, run_dir: Path) -> dict[str, str]:
     environment = os.environ | {
         "PATH": _search_path(),
         "FLWR_HOME": str(home),
@@ -136,6 +138,7 @@ def _environment(home: Path, ray: Path) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
     }
+    environment.setdefault(MEMORY, str(run_dir.absolute() / MEMORY_FOLDER))
     if "RAY_ADDRESS" not in environment:  # else Ray would join any cluster that this machine has
         environment["RAY_TMPDIR"] = str(ray)
     return environment

@@ -14,7 +14,7 @@ from nestfl.launching import failure
 from nestfl.launching.flower import LaunchError
 from nestfl.launching.stopping import Stopped
 from nestfl.watching.progress import RunState
-from server_app.record.files import LAUNCHER_LOCK, LOG_FILE, RECORD_LOCK
+from server_app.record.files import LAUNCHER_LOCK, LOG_FILE, MEMORY_FOLDER, RECORD_LOCK
 
 
 @dataclass(kw_only=True)
@@ -74,7 +74,8 @@ class Run(ABC):
 
 def checkpoints_in(run_dir: Path) -> list[Path]:
     """Return the checkpoints of a run, the oldest first."""
-    return sorted(run_dir.rglob("*.safetensors"), key=lambda file: file.stat().st_mtime)
+    files = [file for file in run_dir.rglob("*.safetensors") if MEMORY_FOLDER not in file.parts]
+    return sorted(files, key=lambda file: file.stat().st_mtime)
 
 
 def after_round(state: RunState) -> str:

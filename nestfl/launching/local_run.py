@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from bdb import BdbQuit
 from collections.abc import Callable, Iterator
@@ -15,9 +16,10 @@ from nestfl.launching.stopping import Stopped, stop_request
 from nestfl.local_engine import LocalGrid
 from nestfl.watching.display import Lines, Silence
 from nestfl.watching.progress import Follower
+from protocol.environment import MEMORY
 from server_app import app as server
 from server_app.config.composing import compose
-from server_app.record.files import PROGRESS_FILE
+from server_app.record.files import MEMORY_FOLDER, PROGRESS_FILE
 
 log = logging.getLogger("flwr")  # whose lines are a run's log
 
@@ -39,6 +41,7 @@ class LocalRun(Run):
             stop_request(at_once=True),
             _logged_to(self.log, lambda: follower.step(display)),
         ):
+            os.environ.setdefault(MEMORY, str(self.run_dir.absolute() / MEMORY_FOLDER))
             grid = LocalGrid(self.nodes, self.cpus_per_client)
             try:
                 server.run(grid, compose(self.overrides), self.run_dir)

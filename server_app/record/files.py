@@ -16,10 +16,14 @@ LOG_FILE = "flower.log"
 METRICS_FILE = "metrics.jsonl"
 PROGRESS_FILE = "progress.jsonl"
 SUMMARY_FILE = "summary.json"
+MEMORY_FOLDER = "memory"
+"""Where the clients of a run that `nestfl run` started keep what they remember."""
 UNFINISHED = ".unfinished"
 RECORD_LOCK, LAUNCHER_LOCK = ".record.lock", ".launcher.lock"
 """Locks of the process that writes the record (the server), and of a `nestfl run` around it."""
-BEFORE_THE_FIRST_ROUND = {CONFIG_FILE, LOG_FILE, PROGRESS_FILE, RECORD_LOCK, LAUNCHER_LOCK}
+BEFORE_THE_FIRST_ROUND = {
+    *(CONFIG_FILE, LOG_FILE, PROGRESS_FILE, MEMORY_FOLDER, RECORD_LOCK, LAUNCHER_LOCK),
+}
 """All that there is of a run that came to nothing."""
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from flwr.app import Message
 
-from client_app.memory import FOLDER_VARIABLE, recall, remember
+from client_app.memory import recall, remember
+from protocol.environment import MEMORY
 from protocol.reading import ProtocolError
 from protocol.records import Recall, Work
 from tests.support.federations import Federate, federate_in
@@ -24,7 +25,7 @@ RUN = (
 @pytest.fixture
 def federate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Federate:
     register(monkeypatch, Pulling)
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "memory"))
+    monkeypatch.setenv(MEMORY, str(tmp_path / "memory"))
     (tmp_path / "runs").mkdir()
     return federate_in(tmp_path / "runs")
 
@@ -119,7 +120,7 @@ class Forgets:
 
 
 def test_a_memory_comes_back_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(MEMORY, str(tmp_path))
     kept = {"h": torch.tensor([[1.0, -2.0]]), "n": torch.tensor(3)}
     remember(Recall("abc", 7), 4, {"h": kept["h"].T.contiguous().T, "n": kept["n"]})
     found = recall(Recall("abc", 7, round=4))
@@ -134,7 +135,7 @@ def test_a_memory_comes_back_as_it_was(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_run_that_goes_back_drops_what_was_remembered_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(MEMORY, str(tmp_path))
     for number in (1, 2, 3, 2):
         remember(Recall("abc", 0), number, {"round": torch.tensor(number)})
     (file,) = tmp_path.rglob("*.safetensors")  # the first was two before the third
