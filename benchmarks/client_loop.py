@@ -16,7 +16,7 @@ from torch import Tensor
 
 from data import IMAGES, ImageData
 from models import Slice, SlicedNetwork, build
-from protocol.settings import TrainSettings
+from protocol.train_settings import TrainSettings
 from training.devices import set_threads
 from training.fitting import fit
 from training.local_training import plain_loss

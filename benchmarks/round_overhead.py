@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from benchmarks.simulation import nested_strategy, simulate
+from benchmarks.simulated_fleet import nested_strategy, simulate
 from benchmarks.stock_client import CLIENTS, PLAN, app, network
 
 TURNS, TARGET = 15, 1.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flwr.serverapp import Grid
 
-from benchmarks.simulation import echo, nested_strategy, simulate
+from benchmarks.simulated_fleet import echo, nested_strategy, simulate
 
 FLEETS, ROUNDS, TARGET = (20, 200), 2, 1.3
 PLAN = "model=resnet18 strategy=heterofl strategy.widths=[0.475,1.0] fleet.budgets=[0.25,1.0]"

@@ -9,7 +9,7 @@ import torch
 
 from models.slicing import Slice
 from models.task import Task
-from protocol.settings import TrainSettings
+from protocol.train_settings import TrainSettings
 from training.devices import free_memory
 from training.losses import cross_entropy
 from training.placement import Placement

@@ -35,7 +35,7 @@ from protocol.reading import (
     whole,
     within,
 )
-from protocol.settings import StatisticsKind, TrainSettings
+from protocol.train_settings import StatisticsKind, TrainSettings
 
 ARRAYS, WORK, PROFILE, METRICS = "arrays", "work", "profile", "metrics"
 MOST_CLIENTS = 10**6

@@ -12,7 +12,7 @@ from models.families import SlicedNetwork
 from models.layers import StaticBatchNorm2d
 from models.slicing import Slice
 from models.task import Task
-from protocol.settings import TrainSettings
+from protocol.train_settings import TrainSettings
 from server_app.app import strategy_of
 from server_app.config.composing import ConfigError, load
 from server_app.config.saved import CONFIG_FILE, run_directory

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from data.spec import DatasetSpec
 from models import Slice, Task, family
 from protocol.records import Work
-from protocol.settings import StatisticsKind, TrainSettings
+from protocol.train_settings import StatisticsKind, TrainSettings
 from strategies.aggregation.aggregators import AggregationConfig
 from strategies.aggregation.bounds import UpdateBounds
 

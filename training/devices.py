@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from data.examples import Examples
-from protocol.settings import DeviceKind, PrecisionKind
+from protocol.train_settings import DeviceKind, PrecisionKind
 
 
 def choose_device(kind: DeviceKind) -> torch.device:

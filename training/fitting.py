@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from data.examples import Examples
 from models.families import SlicedNetwork
-from protocol.settings import TrainSettings, learning_rate
+from protocol.train_settings import TrainSettings, learning_rate
 from training.devices import resident
 from training.placement import PlacedNetwork, Placement
 from training.sgd import SGD

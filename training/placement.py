@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.families import SlicedNetwork
-from protocol.settings import TrainSettings
+from protocol.train_settings import TrainSettings
 from training.devices import choose_device, choose_precision
 
 ONEDNN_BLOCK = 16

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
-from protocol.settings import TrainSettings
+from protocol.train_settings import TrainSettings
 
 
 class SGD:

@@ -34,7 +34,7 @@ from data.spec import PARTITION_KINDS, PartitionKind
 from data.tokens import HASHED_WORDS, encode
 from models import Slice, Task
 from protocol.records import Work
-from protocol.settings import TrainSettings
+from protocol.train_settings import TrainSettings
 from server_app import app as server
 from server_app.config.composing import ConfigError, compose
 from server_app.config.weights import read_weights

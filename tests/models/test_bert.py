@@ -36,7 +36,7 @@ from models import (
 )
 from models.bert import Architecture, Bert
 from models.pretrained import PretrainedError, load_pretrained
-from protocol.settings import TrainSettings
+from protocol.train_settings import TrainSettings
 from server_app.config.typed import ConfigError
 from server_app.config.weights import read_weights
 from strategies.levels.cost import cost, path_costs

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Strategy
 
 from data.spec import DatasetSpec
 from protocol.records import Work
-from protocol.settings import TrainSettings
+from protocol.train_settings import TrainSettings
 from server_app.app import strategy_of
 from server_app.config.composing import compose
 from strategies.base import NestedStrategy

@@ -8,7 +8,7 @@ import torch
 
 from data import IMAGES, ImageData
 from models import Slice, SlicedNetwork, build
-from protocol.settings import TrainSettings
+from protocol.train_settings import TrainSettings
 
 CPU = TrainSettings(device="cpu", batch_size=8, lr=0.05)
 QUARTER = Slice(width=0.25)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from data import IMAGES
 from models import Slice, SlicedNetwork
-from protocol.settings import TrainSettings, learning_rate
+from protocol.train_settings import TrainSettings, learning_rate
 from tests.support.toy_networks import same, state_of
 from tests.support.toy_training import CPU, EXITS, QUARTER, digits, resnet
 from training.fitting import fit

@@ -133,7 +133,7 @@ import training.networks, client_app.probe
 from training.sgd import SGD
 from training.testing import evaluate
 from training.fitting import fit
-from protocol.settings import TrainSettings
+from protocol.train_settings import TrainSettings
 from training.local_training import plain_loss
 from training.losses import cross_entropy
 from data import IMAGES, ImageData
