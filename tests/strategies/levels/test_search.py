@@ -1,0 +1,236 @@
+"""The split search and the sorting of budgets, on a toy whose costs are a table."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+
+from models import Slice
+from models.task import Task
+from strategies.levels import planning
+from strategies.levels.cost import Cost
+from strategies.levels.planning import (
+    Grid,
+    PlanError,
+    Split,
+    cluster_budgets,
+    halving_ratios,
+    levels_of,
+    search_splits,
+)
+
+QUARTERS = Grid(width_step=0.25)
+WHOLE = 800
+
+Table = dict[tuple[int, float], int]
+"""What a pair of depth and width costs; pairs that are not in it cost ten times the whole."""
+
+
+def toy(monkeypatch: pytest.MonkeyPatch, table: Table, own_exits: tuple[int, ...] = ()) -> Task:
+    """Return a task of four units whose slices cost what the table says, and 800 as a whole."""
+
+    def cost(task: Task, slice: Slice, batch: int = 1) -> Cost:
+        return Cost(parameters=WHOLE)
+
+    def path_costs(task: Task, slice: Slice, kind: str) -> object:
+        def of(exits: tuple[int, ...]) -> Cost:
+            width = cast(float, slice.width)
+            return Cost(parameters=table.get((max(exits), width), 10 * WHOLE))
+
+        return SimpleNamespace(of=of)
+
+    monkeypatch.setattr(planning, "cost", cost)
+    monkeypatch.setattr(planning, "path_costs", path_costs)
+    whole = Slice(exits=(*own_exits, 4)) if own_exits else Slice()
+    return cast(Task, SimpleNamespace(model="toy", units=4, whole=whole))
+
+
+# --- the grid ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "units", "depths"),
+    [(None, 4, [1, 2, 3, 4]), (3, 9, [3, 6, 9]), (8, 3, [1, 2, 3]), (1, 9, [9])],
+)
+def test_depths_are_units_or_equal_steps(steps: int | None, units: int, depths: list[int]) -> None:
+    assert Grid(depth_steps=steps).depths(units) == depths
+
+
+@pytest.mark.parametrize(
+    ("step", "widths"), [(0.25, [1, 0.75, 0.5, 0.25]), (0.3, [0.9, 0.6, 0.3]), (1.0, [1])]
+)
+def test_widths_are_whole_steps_from_the_widest_down(step: float, widths: list[float]) -> None:
+    assert Grid(width_step=step).widths() == widths
+
+
+def test_without_a_step_widths_are_twentieths() -> None:
+    assert Grid().widths()[:3] == [1, 0.95, 0.9]
+    assert len(Grid().widths()) == 20
+
+
+def test_a_width_step_beyond_the_whole_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"width step 1.01: expected 0 < step <= 1"):
+        Grid(width_step=1.01)
+
+
+def test_each_level_costs_half_of_the_next() -> None:
+    assert halving_ratios(1) == [1]
+    assert halving_ratios(4) == [0.125, 0.25, 0.5, 1]
+    with pytest.raises(PlanError, match="0 levels: expected at least 1"):
+        halving_ratios(0)
+
+
+# --- the search --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "best"),
+    [
+        ({(1, 0.25): 390}, (1, 0.25)),
+        ({(2, 0.75): 400, (3, 0.5): 400, (2, 0.5): 430}, (2, 0.5)),  # depth and width agree
+        ({(2, 0.5): 380, (3, 0.75): 404}, (3, 0.75)),  # else the cost is closest to 400
+        ({(2, 0.5): 396, (3, 0.75): 380}, (2, 0.5)),
+        ({(2, 0.5): 380, (3, 0.75): 420}, (3, 0.75)),  # else the deeper one
+        ({(4, 0.25): 440, (1, 1.0): 360}, (4, 0.25)),  # a tenth either way
+        ({(1, 1.0): 360, (2, 0.5): 441, (3, 0.75): 359}, (1, 1.0)),
+    ],
+)
+def test_the_best_balanced_pair_within_a_tenth_is_found(
+    table: Table, best: tuple[int, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = search_splits(toy(monkeypatch, table), [0.5, 1], 0.1 + 1e-12, grid=QUARTERS)
+    assert splits == [Split(*best), Split(4, 1.0)]
+    assert search_splits(toy(monkeypatch, table), [1]) == [Split(4, 1.0)]
+
+
+def test_a_cost_at_the_tolerance_itself_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = toy(monkeypatch, {(3, 1.0): 300})
+    assert search_splits(task, [0.5, 1], 0.25, grid=QUARTERS)[0] == Split(3, 1.0)
+
+
+def test_without_a_tolerance_it_is_a_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = toy(monkeypatch, {(3, 1.0): 460, (3, 0.75): 300})
+    error = (
+        r"level 1 of toy: no split costs 0.5 of the full model's 800 parameters within 0.1; "
+        r"the closest is depth 3, width 1 at 1.150 of the target"
+    )
+    with pytest.raises(PlanError, match=error):
+        search_splits(task, [0.5, 1], grid=QUARTERS)
+
+
+def test_widths_are_looked_through_until_all_cost_too_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    widths: list[float] = []
+    little = {(depth, 0.5): 300 for depth in (1, 2, 3)}
+    task = toy(monkeypatch, {**little, (4, 0.5): 400, **{(d, 0.25): 200 for d in range(1, 5)}})
+    counted = planning.path_costs
+
+    def noted(task: Task, slice: Slice, kind: planning.CostKind) -> object:
+        widths.append(cast(float, slice.width))
+        return counted(task, slice, kind)
+
+    monkeypatch.setattr(planning, "path_costs", noted)
+    assert search_splits(task, [0.5, 1], grid=Grid(width_step=0.125))[0] == Split(4, 0.5)
+    assert widths == [1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25]
+
+
+def test_a_level_is_deeper_than_the_one_below_though_a_wider_pair_is_better_balanced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = {(2, 0.25): 200, (2, 0.5): 400, (4, 0.25): 400}
+    splits = search_splits(toy(monkeypatch, table), [0.25, 0.5, 1], grid=QUARTERS)
+    assert splits == [Split(2, 0.25), Split(4, 0.25), Split(4, 1.0)]
+
+
+def test_where_none_is_deeper_a_level_is_as_deep_and_wider(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {(3, 0.5): 200, (3, 0.75): 400, (1, 0.75): 400, (3, 0.25): 400}
+    splits = search_splits(toy(monkeypatch, table), [0.25, 0.5, 1], grid=QUARTERS)
+    assert splits == [Split(3, 0.5), Split(3, 0.75), Split(4, 1.0)]
+
+
+def test_two_levels_are_never_the_same_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = toy(monkeypatch, {(3, 0.5): 400})
+    with pytest.raises(PlanError, match=r"level 2 of toy: no split costs 0.5 of"):
+        search_splits(task, [0.5, 0.5, 1], grid=QUARTERS)
+
+
+# --- levels ------------------------------------------------------------------------------------
+
+
+def test_at_full_depth_the_networks_own_exits_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = toy(monkeypatch, {}, own_exits=(2,))
+    splits = [Split(1, 0.5), Split(3, 0.5), Split(4, 0.75), Split(4, 1.0)]
+    levels = levels_of(task, splits)
+    assert [level.number for level in levels] == [1, 2, 3, 4]
+    assert [level.slice.exits for level in levels] == [(1,), (1, 3), (1, 3, 4), (1, 3, 4)]
+    assert [level.counted.exits for level in levels] == [(1,), (1, 3), (1, 2, 3, 4), (2, 4)]
+
+
+def test_a_last_level_that_is_not_as_deep_as_the_network_counts_its_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    levels = levels_of(toy(monkeypatch, {}), [Split(1, 0.5), Split(3, 1.0)])
+    assert [level.counted.exits for level in levels] == [(1,), (1, 3)]
+
+
+@pytest.mark.parametrize("depth", [0, 5])
+def test_a_depth_that_the_network_does_not_have_is_refused(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PlanError, match=f"depth {depth}: toy has units 1 to 4"):
+        levels_of(toy(monkeypatch, {}), [Split(depth, 1.0)])
+
+
+def test_no_splits_are_no_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PlanError, match="no splits: expected one for each level"):
+        levels_of(toy(monkeypatch, {}), [])
+
+
+# --- budgets -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("budgets", "levels", "level_of", "ratios"),
+    [
+        ([5, 5], 1, (1, 1), (1,)),
+        ([1, 2, 5], 3, (1, 2, 3), (0.2, 0.4, 1)),  # as many as there are budgets
+        ([1, 2, 5], 2, (1, 1, 2), (0.2, 1)),
+        ([1, 5], None, (1, 2), (0.2, 1)),
+        ([1, 2, 5, 7], None, (1, 2, 3, 3), (0.2, 0.4, 1)),
+        ([0.1, 0.11, 1, 5], None, (1, 1, 2, 3), (0.02, 0.2, 1)),  # two separate the three best
+    ],
+)
+def test_budgets_are_sorted_into_levels(
+    budgets: list[float],
+    levels: int | None,
+    level_of: tuple[int, ...],
+    ratios: tuple[float, ...],
+) -> None:
+    clusters = cluster_budgets(budgets, full_cost=5, levels=levels)
+    assert clusters.level_of == level_of
+    assert clusters.ratios == pytest.approx(ratios)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "levels", "message"),
+    [
+        ([0, 5], None, "all above 0"),
+        ([1, 2, 5], 0, "0 levels: these budgets make 1 to 3"),
+        ([1, 2, 5], 4, "4 levels: these budgets make 1 to 3"),
+    ],
+)
+def test_budgets_and_levels_that_do_not_go_together_are_refused(
+    budgets: list[float], levels: int | None, message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        cluster_budgets(budgets, full_cost=5, levels=levels)
+
+
+def test_no_more_than_eight_levels_are_made_of_budgets() -> None:
+    eight_pairs = [base * factor for base in 2.0 ** -np.arange(1, 9) for factor in (1, 1.01)]
+    clusters = cluster_budgets([*eight_pairs, 1.02], full_cost=1.02)
+    assert len(clusters.ratios) == 8
