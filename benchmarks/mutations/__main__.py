@@ -53,7 +53,7 @@ SLOW = (
 """Words in the names of tests that take long and are not needed here."""
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0",
            "-m", "not processes", "-k", f"not ({' or '.join(SLOW)})")  # fmt: skip
-NOT_COMPILED = ("strategies/aggregation/exact_sums.py",)
+NOT_COMPILED = ("strategies/aggregation/exact_sums.py", "strategies/aggregation/bounds.py")
 """Files whose numba loops run as Python here, where compiling them takes longer than the tests."""
 HEAVY = ("torch", "torch._dynamo", "numba", "flwr.serverapp", "flwr.clientapp", "datasets",
          "flwr_datasets.partitioner", "sklearn.cluster", "sklearn.datasets", "hydra", "pytest",

@@ -209,6 +209,13 @@ def test_one_that_comes_later_and_is_silent_has_a_minute(clock: Clock) -> None:
     assert grid.asked(1) == [0, 20]
 
 
+def test_one_that_is_silent_is_asked_again_as_long_as_there_is_time(clock: Clock) -> None:
+    grid = ScriptedGrid(clock, [1], saying({}))
+    enrolled(grid, patience=0, deadline=20.5)
+    assert grid.asked(1) == [0, 20]
+    assert clock.passed == 20.5
+
+
 def test_one_that_fails_at_once_is_asked_again_after_a_pause(clock: Clock) -> None:
     """A node that is restarted is gone for a while."""
     gone, there = Error(5, "restarting"), RecordDict({"profile": profile(0).record()})
