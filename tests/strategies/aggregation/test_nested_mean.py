@@ -467,7 +467,7 @@ def test_the_largest_values_that_are_taken() -> None:
     mean = NestedMean()
     mean.add(largest, mapping)
     after = mean.result(full.state_dict())
-    assert (after["weight"], after["num_batches_tracked"]) == (2.0**64, 2**53)
+    assert (after["weight"].item(), after["num_batches_tracked"].item()) == (2.0**64, 2**53)
     beyond = {**largest, "weight": torch.tensor([2.0**64 + 2.0**41])}
     with pytest.raises(RefusedStateError, match="too-large: weight"):
         mean.add(beyond, mapping)

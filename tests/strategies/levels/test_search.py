@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
@@ -124,18 +125,18 @@ def test_without_a_tolerance_it_is_a_tenth(monkeypatch: pytest.MonkeyPatch) -> N
 def test_widths_are_looked_through_until_all_cost_too_little(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    widths: list[float] = []
-    little = {(depth, 0.5): 300 for depth in (1, 2, 3)}
-    task = toy(monkeypatch, {**little, (4, 0.5): 400, **{(d, 0.25): 200 for d in range(1, 5)}})
-    counted = planning.path_costs
+    table = {(4, 0.5): 400} | {(depth, 0.5): 300 for depth in (1, 2, 3)}
+    task = toy(monkeypatch, table | {(depth, 0.25): 200 for depth in range(1, 5)})
+    looked_at: list[float] = []
+    monkeypatch.setattr(Grid, "widths", lambda grid: _noted([1, 0.75, 0.5, 0.25, 0.125], looked_at))
+    assert search_splits(task, [0.5, 1])[0] == Split(4, 0.5)
+    assert looked_at == [1, 0.75, 0.5, 0.25]
 
-    def noted(task: Task, slice: Slice, kind: planning.CostKind) -> object:
-        widths.append(cast(float, slice.width))
-        return counted(task, slice, kind)
 
-    monkeypatch.setattr(planning, "path_costs", noted)
-    assert search_splits(task, [0.5, 1], grid=Grid(width_step=0.125))[0] == Split(4, 0.5)
-    assert widths == [1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25]
+def _noted(widths: list[float], looked_at: list[float]) -> Iterator[float]:
+    for width in widths:
+        looked_at.append(width)
+        yield width
 
 
 def test_a_level_is_deeper_than_the_one_below_though_a_wider_pair_is_better_balanced(
