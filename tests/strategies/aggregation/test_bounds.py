@@ -93,7 +93,7 @@ def test_entries_that_were_no_numbers_before_may_become_some() -> None:
     UpdateBounds().check(changed(3.0), HALF, state(float("nan")))
     with pytest.raises(RefusedStateError, match="too-large"):
         UpdateBounds().check(changed(1e9), HALF, state(float("nan")))
-    with pytest.raises(RefusedStateError, match="an entry of weight changed by 10.5,"):
+    with pytest.raises(RefusedStateError, match=r"an entry of weight changed by 10.5,"):
         UpdateBounds(value=10).check(changed(10.5), HALF, state(float("nan")))  # it was 0
 
 

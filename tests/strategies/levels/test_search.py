@@ -8,6 +8,8 @@ from typing import cast
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from models import Slice
 from models.task import Task
@@ -77,6 +79,14 @@ def test_a_width_step_beyond_the_whole_is_refused() -> None:
         Grid(width_step=1.01)
 
 
+@pytest.mark.parametrize("steps", [0, -1])
+def test_an_empty_grid_is_refused(steps: int) -> None:
+    with pytest.raises(PlanError, match=f"depth grid {steps}: expected at least 1"):
+        Grid(depth_steps=steps)
+    with pytest.raises(PlanError, match="expected 0 < step <= 1"):
+        Grid(width_step=steps)
+
+
 def test_each_level_costs_half_of_the_next() -> None:
     assert halving_ratios(1) == [1]
     assert halving_ratios(4) == [0.125, 0.25, 0.5, 1]
@@ -85,6 +95,12 @@ def test_each_level_costs_half_of_the_next() -> None:
 
 
 # --- the search --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratios", [[], [0.5], [0.5, 0.25, 1], [0, 1], [-0.1, 1], [0.5, 2]])
+def test_ratios_must_rise_to_one(ratios: list[float]) -> None:
+    with pytest.raises(PlanError, match="expected to rise from above 0 to 1"):
+        search_splits(Task("resnet20"), ratios)
 
 
 @pytest.mark.parametrize(
@@ -235,3 +251,46 @@ def test_no_more_than_eight_levels_are_made_of_budgets() -> None:
     eight_pairs = [base * factor for base in 2.0 ** -np.arange(1, 9) for factor in (1, 1.01)]
     clusters = cluster_budgets([*eight_pairs, 1.02], full_cost=1.02)
     assert len(clusters.ratios) == 8
+
+
+def test_budgets_become_levels_that_all_their_clients_afford() -> None:
+    clusters = cluster_budgets([1.0, 9, 0.9, 4, 4.2, 1.1, 100, 150, 40], full_cost=100, levels=4)
+    assert clusters.level_of == (1, 2, 1, 2, 2, 1, 4, 4, 3)
+    assert clusters.ratios == pytest.approx((0.009, 0.04, 0.4, 1.0))
+
+
+def test_the_number_of_levels_follows_from_the_budgets() -> None:
+    clusters = cluster_budgets([1, 1.1, 0.9, 4, 4.2, 16, 17, 100, 150], full_cost=100)
+    assert clusters.level_of == (1, 1, 1, 2, 2, 3, 3, 4, 4)
+
+
+def test_equal_budgets_are_one_level() -> None:
+    assert cluster_budgets([5, 5, 5], full_cost=5).level_of == (1, 1, 1)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=20))
+def test_nobody_is_given_more_than_its_budget(budgets: list[float]) -> None:
+    clusters = cluster_budgets([*budgets, 10], full_cost=5)
+    for budget, level in zip([*budgets, 10], clusters.level_of, strict=True):
+        assert clusters.ratios[level - 1] * 5 <= budget * (1 + 1e-9)
+    assert list(clusters.ratios) == sorted(clusters.ratios)
+    assert set(clusters.level_of) == set(range(1, len(clusters.ratios) + 1))
+
+
+@pytest.mark.parametrize(
+    ("budgets", "levels", "message"),
+    [
+        ([], None, "expected at least one"),
+        ([1, -1], None, "all above 0"),
+        ([1, 2], None, "no client affords the full model: it costs 5, the largest budget is 2"),
+        ([0.5, 4.999], None, "it costs 5, the largest budget is 4.999"),
+        ([1, 5], 3, "3 levels: these budgets make 1 to 2"),
+        ([1, 5], 1, "1 level: 1 of the budgets do not reach"),
+    ],
+)
+def test_budgets_that_make_no_levels_are_refused(
+    budgets: list[float], levels: int | None, message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        cluster_budgets(budgets, full_cost=5, levels=levels)
