@@ -83,6 +83,15 @@ def test_a_linear_layers_cost_by_hand() -> None:
     assert (seven.parameters - six.parameters, seven.macs - six.macs) == (64 + 1, 64)
 
 
+def test_a_networks_macs_by_hand() -> None:
+    """Of three stages of 32, 16 and 8 pixels' side; all 3x3 convolutions within a stage are equal.
+
+    The first of a stage that halves the side and doubles the channels takes half of that.
+    """
+    stem, within_a_stage, head = 3 * 16 * 9 * 32**2, 16 * 16 * 9 * 32**2, 64 * 10
+    assert cost(Task("resnet20")).macs == stem + (6 + 5.5 + 5.5) * within_a_stage + head
+
+
 def test_macs_are_those_of_one_image_whatever_the_batch() -> None:
     task = Task("resnet20", image_size=8)
     assert cost(task, batch=4).macs == cost(task).macs
