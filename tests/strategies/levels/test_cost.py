@@ -84,12 +84,15 @@ def test_a_linear_layers_cost_by_hand() -> None:
 
 
 def test_a_networks_macs_by_hand() -> None:
-    """Of three stages of 32, 16 and 8 pixels' side; all 3x3 convolutions within a stage are equal.
+    """Of three stages, of 32, 16 and 8 pixels' side.
 
-    The first of a stage that halves the side and doubles the channels takes half of that.
+    All 3x3 convolutions within a stage take the same. The first of a stage that halves the side and
+    doubles the channels takes half of that, and has a 1x1 convolution beside it.
     """
-    stem, within_a_stage, head = 3 * 16 * 9 * 32**2, 16 * 16 * 9 * 32**2, 64 * 10
-    assert cost(Task("resnet20")).macs == stem + (6 + 5.5 + 5.5) * within_a_stage + head
+    stem, head = 3 * 16 * 9 * 32**2, 64 * 10
+    convolution, shortcut = 16 * 16 * 9 * 32**2, 16 * 32 * 16**2
+    expected = stem + 16 * convolution + 2 * (convolution // 2) + 2 * shortcut + head
+    assert cost(Task("resnet20")).macs == expected
 
 
 def test_macs_are_those_of_one_image_whatever_the_batch() -> None:
