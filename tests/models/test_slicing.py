@@ -140,6 +140,23 @@ def test_runs_enumerate_exactly_the_entries_of_a_region(
     assert tuple(region.of(positions).shape) == part
 
 
+@pytest.mark.parametrize(
+    ("full", "part", "starts", "length"),
+    [
+        ((6,), (4,), [0], 4),
+        ((4, 6), (2, 6), [0, 6], 6),  # a row a run, though both rows lie together
+        ((4, 6), (2, 3), [0, 6], 3),
+        ((3, 4, 2), (2, 3, 2), [0, 8], 6),  # what is whole behind a cut axis prolongs its runs
+        ((3, 4, 2), (2, 3, 1), [0, 2, 4, 8, 10, 12], 1),
+    ],
+)
+def test_runs_are_as_long_as_can_be_within_a_row(
+    full: tuple[int, ...], part: tuple[int, ...], starts: list[int], length: int
+) -> None:
+    region = Region("w", full, tuple(slice(0, k) for k in part), part, torch.float32)
+    assert (region.runs[0].tolist(), region.runs[1]) == (starts, length)
+
+
 def test_a_tensor_that_does_not_fit_is_named_with_both_shapes() -> None:
     wide, narrow = nn.Sequential(nn.Linear(4, 8)), nn.Sequential(nn.Linear(4, 9))
     with pytest.raises(SliceError, match=r"0.weight: sliced shape \(9, 4\) .* full shape \(8, 4\)"):
