@@ -82,7 +82,7 @@ def test_the_search_rounds_channels_as_its_levels_do() -> None:
 
 def test_no_pair_within_tolerance_is_better_balanced() -> None:
     """Eq. (1) against a search that builds and counts each pair by itself."""
-    task, grid = Task("resnet20"), Grid(depth_steps=9, width_step=0.2)
+    task, grid = Task("resnet20"), Grid(depth_steps=9, width_step=0.1)
     [found, _] = search_splits(task, [0.25, 1], 0.15, grid=grid)
     target = 0.25 * cost(task).parameters
     best = min(
