@@ -227,6 +227,15 @@ def test_the_cheapest_thresholds_lose_no_more_than_they_may() -> None:
     assert cheapest_thresholds(confidence, lucky, [1, 2], 0.0) == pytest.approx([0.9])
 
 
+def test_budgets_are_tried_in_hundredths_of_the_way() -> None:
+    confidence = torch.stack((torch.linspace(0.99, 0.01, 303), torch.ones(303)))
+    hits = torch.ones(2, 303, dtype=torch.bool)
+    hits[0, 4:] = False
+    # A hundredth of 303 samples are the four surest, which are right; two are seven.
+    thresholds = cheapest_thresholds(confidence, hits, [1, 2], 0.0)
+    assert thresholds == pytest.approx([float(confidence[0, 3])])
+
+
 # --- costs -----------------------------------------------------------------------------------
 
 

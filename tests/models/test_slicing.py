@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from models import Region, Slice, SliceError, Window, declare_parts, extract, slice_map
-from models.slicing import Index, WindowKind, is_running_statistic
+from models.slicing import Index, WindowKind, check_stages, is_running_statistic
 from tests.support.toy_networks import Attention, Dense, zeros_outside
 
 ALIGNED: list[WindowKind] = ["prefix", "lower-right", "middle", "random", "rolling"]
@@ -46,6 +47,34 @@ def test_channels_are_the_rounded_share_and_never_none(
 
 def test_width_can_differ_by_stage() -> None:
     assert [Slice(width=(1.0, 0.5, 0.25)).channels(64, stage) for stage in range(3)] == [64, 32, 16]
+
+
+def test_without_a_stage_the_first_ones_width_counts() -> None:
+    assert Slice(width=(1.0, 0.5)).share() == 1.0
+    assert Slice(width=(1.0, 0.5)).channels(64) == 64
+
+
+@pytest.mark.parametrize(
+    ("slice", "error"),
+    [
+        (Slice(0.5), None),
+        (Slice((0.5, 1.0)), None),
+        (Slice((0.5, 1.0, 1.0)), r"width \(0.5, 1.0, 1.0\): expected one share for each of 2"),
+        (Slice(blocks=((0, 2), (1,))), None),
+        (Slice(blocks=((), ())), None),
+        (Slice(blocks=((0,),)), r"blocks \(\(0,\),\): expected one tuple for each of 2 stages"),
+        (Slice(blocks=((0, 3), (1,))), r"stage 1 has blocks 0 to 2; blocks \[3\] are not there"),
+        (Slice(blocks=((0,), (-1, 1, 2))), r"stage 2 has blocks 0 to 1; blocks \[-1, 2\]"),
+    ],
+)
+def test_a_slice_has_only_stages_and_blocks_of_its_network(slice: Slice, error: str | None) -> None:
+    with pytest.raises(SliceError, match=error) if error else nullcontext():
+        check_stages(slice, blocks=(3, 2))
+
+
+def test_an_unknown_rounding_is_an_error_with_the_choices() -> None:
+    with pytest.raises(SliceError, match="unknown rounding 'up'; choose floor or ceil"):
+        Slice(rounding="up")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("width", [0, -0.5, 1.5, (1.0, 0.0), float("nan")])
@@ -114,6 +143,23 @@ def test_runs_enumerate_exactly_the_entries_of_a_region(
     listed = [start + i for start in starts.tolist() for i in range(length)]
     assert region.of(positions).flatten().tolist() == listed
     assert tuple(region.of(positions).shape) == part
+
+
+@pytest.mark.parametrize(
+    ("full", "part", "starts", "length"),
+    [
+        ((6,), (4,), [0], 4),
+        ((4, 6), (2, 6), [0, 6], 6),  # a row a run, though both rows lie together
+        ((4, 6), (2, 3), [0, 6], 3),
+        ((3, 4, 2), (2, 3, 2), [0, 8], 6),  # what is whole behind a cut axis prolongs its runs
+        ((3, 4, 2), (2, 3, 1), [0, 2, 4, 8, 10, 12], 1),
+    ],
+)
+def test_runs_are_as_long_as_can_be_within_a_row(
+    full: tuple[int, ...], part: tuple[int, ...], starts: list[int], length: int
+) -> None:
+    region = Region("w", full, tuple(slice(0, k) for k in part), part, torch.float32)
+    assert (region.runs[0].tolist(), region.runs[1]) == (starts, length)
 
 
 def test_a_tensor_that_does_not_fit_is_named_with_both_shapes() -> None:

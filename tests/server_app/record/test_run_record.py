@@ -141,6 +141,15 @@ def test_the_newest_are_kept_and_the_future_of_an_older_one_goes(tmp_path: Path)
     assert checkpoint.load(tmp_path).state == {"again": True}
 
 
+def test_by_default_two_are_kept(tmp_path: Path) -> None:
+    for number in (1, 2, 3, 4):
+        checkpoint.save(tmp_path, number, {}, {})
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "round-000003.safetensors",
+        "round-000004.safetensors",
+    ]
+
+
 def test_what_is_no_whole_checkpoint_is_named_and_passed_over(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
@@ -229,6 +238,20 @@ def test_a_checkpoint_of_before_there_were_checksums_is_read(tmp_path: Path) -> 
     found = checkpoint.load(tmp_path)
     assert (found.round, found.state) == (3, header["state"])
     assert all(same_bits(found.tensors[name], tensor) for name, tensor in TINY.items())
+
+
+@pytest.mark.parametrize(("format", "checksum"), [(2, {}), (2, {"checksum": "0"}),
+                                                  (1, {"checksum": "0"})])  # fmt: skip
+def test_only_a_checkpoint_of_before_may_lack_a_checksum_and_none_may_have_a_wrong_one(
+    format: int, checksum: dict[str, str], tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    file = tmp_path / "round-000003.safetensors"
+    header = {"format": format, "round": 3, "state": {}}
+    save_file(TINY, file, {"nestfl": json.dumps(header), **checksum})
+    with pytest.raises(CheckpointError, match="is damaged: its checksum is of other contents"):
+        checkpoint.load(file)
 
 
 def test_a_state_that_is_no_json_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -48,6 +48,34 @@ def test_a_tensor_may_change_by_so_many_times_its_root_mean_square() -> None:
         bounds.check(Update(state(22.5, 2), HALF), state(2.0))
 
 
+def test_the_largest_of_a_tensor_is_its_largest_magnitude() -> None:
+    bounds = UpdateBounds(value=10, norm=1e9)
+    with pytest.raises(RefusedUpdateError, match=r"an entry of weight changed by 99.5, .* \(95\)"):
+        bounds.check(Update(changed(-90), HALF), state(-9.5) | {"weight": torch.full((4, 4), 9.5)})
+
+
+def test_an_update_may_be_as_large_as_its_bound() -> None:
+    UpdateBounds(value=10, norm=1e9).check(Update(changed(10), HALF), state(0.0))
+    whole = slice_map(FULL, FULL)
+    UpdateBounds(value=1e9, norm=10).check(Update(state(10.0), whole), state(0.0))
+    UpdateBounds(value=1e9, norm=10).check(Update(state(-18.0), whole), state(2.0))
+
+
+def test_by_default_an_entry_may_change_by_a_million_and_a_tensor_by_a_tenth_of_that() -> None:
+    UpdateBounds(norm=1e9).check(Update(changed(1e6), HALF), state(0.0))
+    with pytest.raises(RefusedUpdateError, match=r"max_update.value allows \(1e\+06\)"):
+        UpdateBounds(norm=1e9).check(Update(changed(1.001e6), HALF), state(0.0))
+    UpdateBounds(value=1e9).check(Update(state(0.999e5, 2), HALF), state(0.0))
+    with pytest.raises(RefusedUpdateError, match=r"max_update.norm allows \(100000\)"):
+        UpdateBounds(value=1e9).check(Update(state(1.001e5, 2), HALF), state(0.0))
+
+
+def test_a_tensor_without_entries_is_within_all_bounds() -> None:
+    empty = nn.Module()
+    empty.weight = nn.Parameter(torch.empty(0, 3))
+    UpdateBounds().check(Update(empty.state_dict(), slice_map(empty, empty)), empty.state_dict())
+
+
 def test_an_update_is_measured_against_the_rows_that_were_sent() -> None:
     start = state(0.0)
     start["weight"][1:3] = 1e6  # rows that the slice does not hold
@@ -69,6 +97,8 @@ def test_entries_that_were_no_numbers_before_may_become_some() -> None:
     UpdateBounds().check(Update(changed(3.0), HALF), state(float("nan")))
     with pytest.raises(RefusedUpdateError, match="too-large"):
         UpdateBounds().check(Update(changed(1e9), HALF), state(float("nan")))
+    with pytest.raises(RefusedUpdateError, match=r"an entry of weight changed by 10.5,"):
+        UpdateBounds(value=10).check(Update(changed(10.5), HALF), state(float("nan")))  # it was 0
 
 
 def test_other_names_and_shapes_are_refused_as_the_mean_does() -> None:

@@ -392,6 +392,101 @@ def test_a_weight_far_from_the_unit_is_an_error(weight: float) -> None:
         NestedMean().add(Update(reply(small, 1), small, weight))
 
 
+@pytest.mark.parametrize("weight", [2.0**-30, 2.0**30])
+def test_weights_of_2_to_the_30_either_way_are_the_last_that_are_taken(weight: float) -> None:
+    small = part(2)
+    mean = NestedMean()
+    mean.add(Update(reply(small, 5), small, weight))
+    assert mean.result(filled(0))["bias"].tolist() == [5, 5, 0, 0]
+    beyond = weight * (1.001 if weight > 1 else 0.999)
+    with pytest.raises(RefusedUpdateError, match="weight: weight "):
+        mean.add(Update(reply(small, 5), small, beyond))
+
+
+@pytest.mark.parametrize("unit", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_unit_that_is_no_positive_number_is_an_error(unit: float) -> None:
+    with pytest.raises(ValueError, match="is not a positive number"):
+        NestedMean(unit)
+
+
+def test_a_weight_that_is_not_given_is_one() -> None:
+    small = part(2)
+    mean = NestedMean()
+    mean.add(Update(reply(small, 1), small))
+    mean.add(Update(reply(small, 4), small, 2))
+    assert mean.result(filled(0))["bias"].tolist() == [3, 3, 0, 0]
+
+
+def test_the_sums_are_whole_steps_and_whole_weights() -> None:
+    """Three of 2^-40 is three steps; a client counts 1, in one row of digits."""
+    small = part(1, 1)
+    mean = NestedMean()
+    mean.add(Update(reply(small, 3 * 2.0**-40), small))
+    mean.add(Update(reply(small, 1), small, 0.5 + 2.0**-31))
+    saved = mean.state_dict()
+    for kind in ("total", "count"):
+        assert saved[f"{kind}.lowest.bias"] == -2
+    digits = {kind: saved[f"{kind}.rows.bias"][:, 0].tolist() for kind in ("total", "count")}
+    found = {
+        kind: sum(Fraction(digit) * Fraction(2) ** (30 * (place - 2))
+                  for place, digit in enumerate(rows))
+        for kind, rows in digits.items()
+    }  # fmt: skip
+    weight = Fraction(1, 2) + Fraction(1, 2**31)
+    assert found == {"total": 3 + 2**40 * weight, "count": 1 + weight}
+    alone = NestedMean()
+    alone.add(Update(reply(small, 3 * 2.0**-40), small))
+    assert alone.state_dict()["total.rows.bias"].tolist() == [[3, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(("dtype", "step"), [(torch.float32, 2.0**-40), (torch.float64, 2.0**-100)])
+def test_values_are_rounded_to_whole_steps_and_one_step_is_a_change(
+    dtype: torch.dtype, step: float
+) -> None:
+    full = nn.Linear(1, 2).to(dtype)
+    mapping = slice_map(full, full)
+    before = {name: t * 0 for name, t in full.state_dict().items()}
+    mean = NestedMean()
+    values = torch.tensor([1.5, 1.0], dtype=torch.float64) * step
+    mean.add(Update({"weight": before["weight"], "bias": values.to(dtype)}, mapping))
+    assert mean.result(before)["bias"].tolist() == [2 * step, step]
+
+
+def test_a_mean_of_integers_that_is_less_than_one_away_counts() -> None:
+    full = nn.BatchNorm1d(2)
+    mean = NestedMean()
+    for batches in (12, 13, 13):
+        state = {**full.state_dict(), "num_batches_tracked": torch.tensor(batches)}
+        mean.add(Update(state, slice_map(full, full)))
+    before = {**full.state_dict(), "num_batches_tracked": torch.tensor(12)}
+    assert mean.result(before)["num_batches_tracked"] == 13
+
+
+def test_the_largest_values_that_are_taken() -> None:
+    full = nn.BatchNorm1d(1)
+    mapping = slice_map(full, full)
+    largest = {
+        **full.state_dict(),
+        "weight": torch.tensor([2.0**64]),
+        "num_batches_tracked": torch.tensor(2**53),
+    }
+    mean = NestedMean()
+    mean.add(Update(largest, mapping))
+    after = mean.result(full.state_dict())
+    assert (after["weight"].item(), after["num_batches_tracked"].item()) == (2.0**64, 2**53)
+    beyond = {**largest, "weight": torch.tensor([2.0**64 + 2.0**41])}
+    with pytest.raises(RefusedUpdateError, match="too-large: weight"):
+        mean.add(Update(beyond, mapping))
+
+
+def test_a_previous_tensor_of_another_size_is_an_error() -> None:
+    small = part(2)
+    mean = NestedMean()
+    mean.add(Update(reply(small, 1), small))
+    with pytest.raises(ValueError, match="bias: 4 sums, but 5 previous values"):
+        mean.result({"weight": torch.zeros(4, 4), "bias": torch.zeros(5)})
+
+
 def test_a_unit_lets_weights_be_of_any_size() -> None:
     small = part(2)
     mean = NestedMean(unit=1e-9)
@@ -455,6 +550,7 @@ def test_averaging_leaves_torch_its_number_of_threads() -> None:
     script = (
         "import torch; torch.set_num_threads(1); from torch import nn\n"
         "from models import slice_map; from strategies.aggregation.nested_mean import NestedMean\n"
+        "from strategies.aggregation.update import Update\n"
         "net = nn.Linear(512, 512); mean = NestedMean()\n"
         "mean.add(Update(net.state_dict(), slice_map(net, net))); mean.result(net.state_dict())\n"
         "print(torch.get_num_threads())"

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from protocol.reading import ProtocolError
 from protocol.records import Profile
 from server_app.restored import load_level
-from strategies.base import NestedStrategy
+from strategies import base
 from strategies.federation import FederationError
 from strategies.fleet import enrolment
 from tests.support.federations import Federate, federate_in
@@ -250,7 +250,7 @@ def test_a_profile_is_read_as_it_was_written() -> None:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that do not wait long for more nodes."""
-    monkeypatch.setattr(NestedStrategy.start, "__defaults__", (1.0,))
+    monkeypatch.setattr(base, "PATIENCE", 1.0)
 
 
 @pytest.mark.usefixtures("soon")

@@ -1,23 +1,18 @@
-"""Costs, the split search, and levels from budgets, against the papers' tables."""
+"""The split search and its levels, against the papers' tables."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import nn
 
 from models import Slice
 from models.task import Task
-from strategies.levels.cost import COST_KINDS, NORMABLE, Cost, CostKind, cost, path_costs
+from strategies.levels.cost import COST_KINDS, CostKind, cost
 from strategies.levels.planning import (
     PlanError,
     SearchGrid,
     Split,
-    cluster_budgets,
     halving_ratios,
     levels_of,
     search_splits,
@@ -105,123 +100,6 @@ def test_an_infeasible_level_is_named_with_the_closest_split() -> None:
         search_splits(Task("resnet20"), [0.25, 1], tolerance=0.0001)
 
 
-@pytest.mark.parametrize("ratios", [[], [0.5], [0.5, 0.25, 1], [0, 1], [-0.1, 1], [0.5, 2]])
-def test_ratios_must_rise_to_one(ratios: list[float]) -> None:
-    with pytest.raises(PlanError, match="expected to rise from above 0 to 1"):
-        search_splits(Task("resnet20"), ratios)
-
-
-def some_exits(units: int) -> list[tuple[int, ...]]:
-    """Exits alone and in company, at the end and before it."""
-    middle = units // 2
-    return [(middle,), (1, middle), (middle, units - 1), (1, middle, units), (units,)]
-
-
-@pytest.mark.parametrize(
-    ("model", "option"),
-    [
-        ("resnet20", ("head", "conv")),
-        ("resnet20", ("head", "pool")),
-        ("resnet18", ("norm", "bn-running")),
-        ("resnet20", ("norm", "gn")),
-        ("msdnet24", ("norm", "bn")),
-        ("efficientnet_b4", ("head", "pool")),
-        ("bert-mini", ("vocabulary", 100)),
-    ],
-)
-def test_what_the_search_believes_is_what_slices_cost(
-    model: str, option: tuple[str, object]
-) -> None:
-    """One pass with an exit after every unit, against each slice by itself."""
-    task = Task(model, options=(option,), tokens=16)
-    everywhere = Slice(0.7, exits=tuple(range(1, task.units + 1)))
-    believed = {kind: path_costs(task, everywhere, kind) for kind in COST_KINDS}
-    for exits in some_exits(task.units):
-        alone = cost(task, Slice(0.7, exits=exits), batch=NORMABLE)
-        for kind in COST_KINDS:
-            assert believed[kind].of(exits).of(kind) == alone.of(kind), (exits, kind)
-
-
-@settings(max_examples=15)
-@given(st.sets(st.integers(1, 9), min_size=1), st.sampled_from([0.35, 0.7, 1.0]))
-def test_any_exits_cost_what_they_cost_together(exits: set[int], width: float) -> None:
-    task = Task("resnet20", image_size=8)
-    everywhere = Slice(width, exits=tuple(range(1, 10)))
-    alone = cost(task, Slice(width, exits=tuple(sorted(exits))), batch=NORMABLE)
-    for kind in COST_KINDS:
-        assert path_costs(task, everywhere, kind).of(exits).of(kind) == alone.of(kind)
-
-
-def test_memory_is_what_autograd_keeps() -> None:
-    """`meta` against the tensors that a real forward pass saves for its backward one."""
-    task = Task("resnet20", in_channels=1, image_size=8)
-    held = Slice(width=1 / 16, exits=(1,))
-    kept: dict[int, int] = {}
-    net = task.build(held).train()
-    weights = {p.untyped_storage().data_ptr() for p in net.parameters()}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            alive.append(storage)
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    alive: list[torch.UntypedStorage] = []
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        net(torch.randn(2, 1, 8, 8))
-    found = cost(task, held, batch=2).memory
-    assert abs(found - sum(kept.values())) <= 0.05 * sum(kept.values())
-
-
-def test_a_linear_layers_cost_by_hand() -> None:
-    six, seven = (cost(Task("resnet20", num_classes=classes)) for classes in (6, 7))
-    assert (seven.parameters - six.parameters, seven.macs - six.macs) == (64 + 1, 64)
-
-
-def test_macs_are_those_of_one_image_whatever_the_batch() -> None:
-    task = Task("resnet20", image_size=8)
-    assert cost(task, batch=4).macs == cost(task).macs
-    assert cost(task, batch=4).memory > 3.7 * cost(task).memory  # all but the norms' statistics
-
-
-def test_images_that_shrink_to_one_pixel_can_be_counted() -> None:
-    assert cost(Task("resnet18", in_channels=1, image_size=8)).parameters == 11_172_810
-
-
-def test_cost_grows_with_width_and_depth() -> None:
-    task = Task("resnet20")
-    by_width = [cost(task, Slice(width=w)) for w in (0.25, 0.5, 1.0)]
-    by_depth = [cost(task, Slice(exits=(d,))) for d in (2, 5, 8)]
-    for costs in (by_width, by_depth):
-        for less, more in pairwise(costs):
-            assert less.parameters < more.parameters
-            assert less.macs < more.macs
-            assert less.memory < more.memory
-
-
-def test_counting_touches_no_real_weights() -> None:
-    made: list[str] = []
-    original = nn.Parameter.__new__
-
-    def spy(*args: object, **kwargs: object) -> nn.Parameter:
-        parameter: nn.Parameter = original(*args, **kwargs)  # type: ignore[arg-type]
-        made.append(parameter.device.type)
-        return parameter
-
-    nn.Parameter.__new__ = spy  # type: ignore[method-assign,assignment]
-    try:
-        cost(Task("resnet34", num_classes=3))
-    finally:
-        nn.Parameter.__new__ = original  # type: ignore[method-assign]
-    assert set(made) == {"meta"}
-
-
-def test_an_unknown_cost_is_an_error_with_the_choices() -> None:
-    with pytest.raises(ValueError, match="unknown cost 'flops'; choose from parameters, macs, mem"):
-        Cost().of("flops")
-
-
 def test_levels_hold_the_exits_of_the_levels_below_them() -> None:
     exits = [level.slice.exits for level in levels_of(RESNET110, PUBLISHED)]
     assert exits == [(36,), (36, 42), (36, 42, 48), (36, 42, 48, 54)]
@@ -270,54 +148,3 @@ def test_only_the_last_level_is_counted_without_the_exits_on_its_path() -> None:
 def test_a_split_that_the_model_does_not_have_is_refused() -> None:
     with pytest.raises(PlanError, match="depth 10: resnet20 has units 1 to 9"):
         levels_of(Task("resnet20"), [Split(10, 1.0)])
-
-
-def test_budgets_become_levels_that_all_their_clients_afford() -> None:
-    clusters = cluster_budgets([1.0, 9, 0.9, 4, 4.2, 1.1, 100, 150, 40], full_cost=100, levels=4)
-    assert clusters.level_of == (1, 2, 1, 2, 2, 1, 4, 4, 3)
-    assert clusters.ratios == pytest.approx((0.009, 0.04, 0.4, 1.0))
-
-
-def test_the_number_of_levels_follows_from_the_budgets() -> None:
-    clusters = cluster_budgets([1, 1.1, 0.9, 4, 4.2, 16, 17, 100, 150], full_cost=100)
-    assert clusters.level_of == (1, 1, 1, 2, 2, 3, 3, 4, 4)
-
-
-def test_equal_budgets_are_one_level() -> None:
-    assert cluster_budgets([5, 5, 5], full_cost=5).level_of == (1, 1, 1)
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=20))
-def test_nobody_is_given_more_than_its_budget(budgets: list[float]) -> None:
-    clusters = cluster_budgets([*budgets, 10], full_cost=5)
-    for budget, level in zip([*budgets, 10], clusters.level_of, strict=True):
-        assert clusters.ratios[level - 1] * 5 <= budget * (1 + 1e-9)
-    assert list(clusters.ratios) == sorted(clusters.ratios)
-    assert set(clusters.level_of) == set(range(1, len(clusters.ratios) + 1))
-
-
-@pytest.mark.parametrize(
-    ("budgets", "levels", "message"),
-    [
-        ([], None, "expected at least one"),
-        ([1, -1], None, "all above 0"),
-        ([1, 2], None, "no client affords the full model: it costs 5, the largest budget is 2"),
-        ([0.5, 4.999], None, "it costs 5, the largest budget is 4.999"),
-        ([1, 5], 3, "3 levels: these budgets make 1 to 2"),
-        ([1, 5], 1, "1 level: 1 of the budgets do not reach"),
-    ],
-)
-def test_budgets_that_make_no_levels_are_refused(
-    budgets: list[float], levels: int | None, message: str
-) -> None:
-    with pytest.raises(PlanError, match=message):
-        cluster_budgets(budgets, full_cost=5, levels=levels)
-
-
-@pytest.mark.parametrize("steps", [0, -1])
-def test_an_empty_grid_is_refused(steps: int) -> None:
-    with pytest.raises(PlanError, match=f"depth grid {steps}: expected at least 1"):
-        SearchGrid(depth_steps=steps)
-    with pytest.raises(PlanError, match="expected 0 < step <= 1"):
-        SearchGrid(width_step=steps)
