@@ -63,12 +63,12 @@ EQUAL: dict[tuple[str, str, str], str] = {
         " -> (len(self._uncounted) < MAPS_BEFORE_COUNTING)",
     ): SPEED,
     (
-        "strategies/aggregation/bounds.py",
+        "strategies/aggregation/exact_sums.py",
         "change, size = np.zeros(2), np.zeros(2)",
         "2 -> 3",
     ): "nobody looks at a third number",
     (
-        "strategies/aggregation/bounds.py",
+        "strategies/aggregation/exact_sums.py",
         "new = values[run * length : (run + 1) * length]",
         "1 -> 2",
     ): "only the first `length` values are looked at",
@@ -151,7 +151,7 @@ EQUAL: dict[tuple[str, str, str], str] = {
     ): "no clock is read at that very moment",
     (
         "strategies/rounds/folding.py",
-        "self.mean.add(state, submodel.map, trained.examples if by_examples else 1)",
+        'return trained.examples if self.federation.weighting == "examples" else 1',
         "1 -> 2",
     ): "a mean in which all weigh 2 is that in which all weigh 1",
 }

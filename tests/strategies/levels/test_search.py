@@ -144,7 +144,8 @@ def test_widths_are_looked_through_until_all_cost_too_little(
     table = {(4, 0.5): 400} | {(depth, 0.5): 300 for depth in (1, 2, 3)}
     task = toy(monkeypatch, table | {(depth, 0.25): 200 for depth in range(1, 5)})
     looked_at: list[float] = []
-    monkeypatch.setattr(Grid, "widths", lambda grid: _noted([1, 0.75, 0.5, 0.25, 0.125], looked_at))
+    widths = [1, 0.75, 0.5, 0.25, 0.125]
+    monkeypatch.setattr(SearchGrid, "widths", lambda grid: _noted(widths, looked_at))
     assert search_splits(task, [0.5, 1])[0] == Split(4, 0.5)
     assert looked_at == [1, 0.75, 0.5, 0.25]
 
