@@ -32,7 +32,7 @@ from inference import (
 )
 from models.families import SlicedNetwork
 from nestfl.watching.passes import Watch, unwatched
-from server_app.restored import RestoredLevel
+from server_app.trained_level import RestoredLevel
 from strategies.levels.cost import macs_by_exit
 from training.placement import Placement
 from training.testing import evaluation_batches

@@ -67,20 +67,6 @@ class TrainSettings:
             _check(self, "milestones", len(self.milestones) > 0, "at least one for schedule step")
 
 
-def learning_rate(settings: TrainSettings, round: int) -> float:
-    """Return the learning rate of a round; rounds are counted from 1."""
-    if round < 1:
-        raise ValueError(f"round is {round}: expected at least 1")
-    if settings.schedule == "step":
-        passed = sum(milestone <= round for milestone in settings.milestones)
-        return settings.lr * float(settings.gamma**passed)
-    if settings.schedule == "cosine":
-        # From lr in the first round towards 0 after the last, which so still learns something.
-        progress = min(round - 1, settings.rounds) / settings.rounds
-        return settings.lr * (1 + math.cos(math.pi * progress)) / 2
-    return settings.lr
-
-
 def _finite(number: float) -> float:
     """Return the number; NaN, which fails every comparison, for what is not finite."""
     return number if math.isfinite(number) else math.nan

@@ -20,9 +20,11 @@ from protocol.records import Recall, Work
 from strategies.aggregation.aggregators import Aggregator
 from strategies.assignment import Assignment
 from strategies.federation import Federation, FederationError
+from strategies.fleet.client_levels import budget_of, level_of
 from strategies.fleet.coverage import Coverage
 from strategies.fleet.enrolment import Client
 from strategies.fleet.roster import Roster
+from strategies.fleet.sampling import sampled
 from strategies.levels.planning import Level, cluster_budgets
 from strategies.levels.submodels import Submodel, Submodels
 from strategies.method_settings import MethodSettings
@@ -70,12 +72,7 @@ class Method:
 
     def level_of(self, client: Client) -> Level:
         """Return the level that a client holds: its tier's, or the largest that it affords."""
-        if client.profile.budget is None and len(self.levels) == len(self.federation.fleet.budgets):
-            return self.levels[self._tier_of(client)]
-        kind, tolerance = self.settings.cost, self.settings.tolerance
-        afforded = self._budget_of(client) * self.levels[-1].cost.of(kind) * (1 + tolerance)
-        fitting = [each for each in self.levels if each.cost.of(kind) <= afforded]
-        return (fitting or self.levels[:1])[-1]
+        return level_of(client, self.levels, self.federation.fleet, self.settings)
 
     def window_of(self, client: int, round: int) -> Window:
         """Return which channels a client's slice keeps in a round."""
@@ -91,9 +88,8 @@ class Method:
 
     def sample(self, round: int, available: Sequence[int]) -> list[int]:
         """Return this round's clients, drawn from (seed, round) over the sorted numbers."""
-        generator = np.random.default_rng((self.federation.seed, round))
-        count = min(self.federation.clients_per_round, len(available))
-        return sorted(generator.choice(sorted(available), count, replace=False).tolist())
+        federation = self.federation
+        return sampled(available, federation.clients_per_round, federation.seed, round)
 
     def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
         """Return what the sampled clients train in this round."""
@@ -112,11 +108,9 @@ class Method:
         return {str(level.number): self._as_first_held(level) for level in self.levels}
 
     def tested_by(self, client: Client) -> Mapping[str, Submodel]:
-        """Return the submodels that a client tests: its own, and the full one if it is trained."""
-        whole = self.submodels.at(self.levels[-1])
-        trained = self.coverage.lacks.get(whole.level.number) != "untrained"
-        own = {"local": self.submodel_of(client, self.round)}
-        return own | ({"global": whole} if trained else {})
+        """Return the submodels that a client tests, by name: its own, and the full one."""
+        own, full = self.submodel_of(client, self.round), self.submodels.at(self.levels[-1])
+        return {"local": own, "global": full}
 
     # --- submodels and work ----------------------------------------------------------------------
 
@@ -161,7 +155,8 @@ class Method:
     def prepare(self) -> None:
         """Make the levels of what the clients afford, where nothing else says what they are."""
         if not self.levels:
-            budgets = [min(1.0, self._budget_of(client)) for client in self.clients.values()]
+            fleet = self.federation.fleet
+            budgets = [min(1.0, budget_of(each, fleet)) for each in self.clients.values()]
             # The full model is a level in any case: whether one may lack is judged elsewhere.
             self.ratios = cluster_budgets([*budgets, 1.0], 1.0, self.settings.levels).ratios
             self._prepare()
@@ -182,17 +177,6 @@ class Method:
     def _recall(self, client: int) -> Recall:
         federation, last = self.federation, self.last_replies.get(client, 0)
         return Recall(federation.run_id or "run", client, last, federation.checkpoint.every + 1)
-
-    def _tier_of(self, client: Client) -> int:
-        """Return a client's tier, by the client alone: who else is there may change."""
-        fleet = self.federation.fleet
-        parts = client.profile.partitions or fleet.clients
-        return fleet.tier_of(client.number, max(parts, client.number + 1))
-
-    def _budget_of(self, client: Client) -> float:
-        """Return the share of the full model that a client affords, by its word or its tier's."""
-        budget, budgets = client.profile.budget, self.federation.fleet.budgets
-        return budgets[self._tier_of(client)] if budget is None else budget
 
     # --- state -----------------------------------------------------------------------------------
 

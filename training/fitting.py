@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from data.examples import Examples
 from models.families import SlicedNetwork
-from protocol.train_settings import TrainSettings, learning_rate
+from protocol.train_settings import TrainSettings
 from training.devices import resident
+from training.learning_rate import learning_rate
 from training.placement import PlacedNetwork, Placement
 from training.sgd import SGD
 

@@ -22,7 +22,7 @@ from data.spec import DatasetSpec
 from inference import Answers
 from nestfl.predictor import TO_THE_END, Outcome, Plan, Predictor, Result, compare
 from nestfl.watching.passes import Watch, unwatched
-from server_app.restored import RestoredLevel, load_level
+from server_app.trained_level import RestoredLevel, load_level
 
 SHOWN = 10
 """Answers that are printed; a file has them all."""

@@ -42,12 +42,13 @@ def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
 
 
 def client_tests(method: Method, config: ConfigRecord | None) -> list[Question]:
-    """Return what the clients are asked to test."""
-    told = dict(config or {})
+    """Return what the clients are asked to test; a level that is untrained is not."""
+    told, lacks = dict(config or {}), method.coverage.lacks
     return [
         Question(client, submodel, told=told, what=what)
         for client in method.roster.answering
         for what, submodel in method.tested_by(client).items()
+        if lacks.get(submodel.level.number) != "untrained"
     ]
 
 

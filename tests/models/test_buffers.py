@@ -27,7 +27,7 @@ from protocol.records import Evaluation
 from server_app import app as server
 from server_app.config import composing as settings
 from server_app.config.composing import compose
-from server_app.restored import load_level
+from server_app.trained_level import load_level
 from strategies.base import NestedStrategy
 from strategies.rounds.evaluation import evaluate_submodels
 from tests.support.grids import InProcessGrid

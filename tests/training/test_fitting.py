@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from data import IMAGES
 from models import Slice, SlicedNetwork
-from protocol.train_settings import TrainSettings, learning_rate
+from protocol.train_settings import TrainSettings
 from tests.support.toy_networks import same, state_of
 from tests.support.toy_training import CPU, EXITS, QUARTER, digits, resnet
 from training.fitting import fit
+from training.learning_rate import learning_rate
 from training.local_training import plain_loss
 from training.losses import cross_entropy
 from training.placement import Placement

@@ -40,7 +40,7 @@ from nestfl.watching import passes
 from server_app import app as server
 from server_app.config.composing import compose
 from server_app.record import checkpoint
-from server_app.restored import load_level
+from server_app.trained_level import load_level
 from tests.support.grids import InProcessGrid
 from training.testing import evaluate
 

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 from protocol.reading import ProtocolError
 from protocol.records import Profile
-from server_app.restored import load_level
+from server_app.trained_level import load_level
 from strategies import base
 from strategies.federation import FederationError
 from strategies.fleet import enrolment

@@ -16,7 +16,7 @@ from protocol.records import Work
 from server_app import app as server
 from server_app.config.composing import ConfigError, compose
 from server_app.record.run_record import RunRecord
-from server_app.restored import load_level
+from server_app.trained_level import load_level
 from strategies.methods.scalefl import ScaleFL, ScaleFLSettings, self_distillation
 from tests.support.grids import InProcessGrid
 from training.losses import kl_divergence

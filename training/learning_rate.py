@@ -1,0 +1,21 @@
+"""The schedule of the learning rate, from round to round."""
+
+from __future__ import annotations
+
+import math
+
+from protocol.train_settings import TrainSettings
+
+
+def learning_rate(settings: TrainSettings, round: int) -> float:
+    """Return the learning rate of a round; rounds are counted from 1."""
+    if round < 1:
+        raise ValueError(f"round is {round}: expected at least 1")
+    if settings.schedule == "step":
+        passed = sum(milestone <= round for milestone in settings.milestones)
+        return settings.lr * float(settings.gamma**passed)
+    if settings.schedule == "cosine":
+        # From lr in the first round towards 0 after the last, which so still learns something.
+        progress = min(round - 1, settings.rounds) / settings.rounds
+        return settings.lr * (1 + math.cos(math.pi * progress)) / 2
+    return settings.lr
