@@ -11,8 +11,8 @@ from models.slicing import Slice
 from models.task import Task
 from protocol.train_settings import TrainSettings
 from training.devices import free_memory
-from training.losses import cross_entropy
 from training.placement import Placement
+from training.shared_losses import cross_entropy
 
 REFERENCE_WIDTH = 0.25
 """The share of the channels of the task's own network that is trained to measure speed."""

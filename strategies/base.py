@@ -26,12 +26,12 @@ from strategies.fleet.coverage import describe, require_full_model
 from strategies.fleet.streaming import Key, Reply, Sent, received, sent, stream
 from strategies.method import Method
 from strategies.method_settings import MethodSettings
-from strategies.rounds.asking import Question, answers_in, ask, asked
 from strategies.rounds.evaluation import Evaluate, client_scores, client_tests, evaluate_submodels
 from strategies.rounds.folding import Fold
 from strategies.rounds.messages import messages
 from strategies.rounds.norm_statistics import with_statistics
 from strategies.rounds.observer import Observer
+from strategies.rounds.questions import Question, answers_in, ask, asked
 from strategies.rounds.tally import Tally
 
 PATIENCE = 60.0

@@ -11,8 +11,8 @@ from data.examples import Examples
 from models.families import SlicedNetwork
 from models.slicing import State
 from protocol.records import Work
-from training.losses import cross_entropy
 from training.placement import PlacedNetwork
+from training.shared_losses import cross_entropy
 
 
 def plain_loss(network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:

@@ -43,7 +43,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "strategies/fleet/streaming.py": ("strategies/fleet/test_streaming.py",),
     "strategies/rounds/folding.py": ("strategies/rounds/test_replies.py",),
     "strategies/methods/scalefl.py": ("strategies/methods/test_scalefl.py",),
-    "training/losses.py": ("training/test_losses.py", "strategies/methods/test_scalefl.py"),
+    "training/shared_losses.py": (
+        "training/test_shared_losses.py",
+        "strategies/methods/test_scalefl.py",
+    ),
 }
 """The tests that belong to each file."""
 SLOW = (

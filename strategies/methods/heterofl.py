@@ -17,8 +17,8 @@ from torch import Tensor
 from strategies.base import NestedStrategy
 from strategies.method_settings import MethodSettings
 from training.local_training import LocalTraining
-from training.losses import masked_cross_entropy, present_classes
 from training.placement import PlacedNetwork
+from training.shared_losses import masked_cross_entropy, present_classes
 
 
 @dataclass(frozen=True, kw_only=True)

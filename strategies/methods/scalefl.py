@@ -22,8 +22,8 @@ from strategies.base import NestedStrategy
 from strategies.federation import Federation
 from strategies.method_settings import MethodSettings
 from training.local_training import LocalTraining
-from training.losses import kl_divergence
 from training.placement import PlacedNetwork
+from training.shared_losses import kl_divergence
 
 WindowKind = Literal["prefix", "upper-right", "lower-left", "lower-right", "middle", "random"]
 

@@ -12,7 +12,7 @@ from torch import nn
 from protocol.reading import ProtocolError
 from protocol.records import Evaluation
 from strategies.method import Method
-from strategies.rounds.asking import Answers, Question
+from strategies.rounds.questions import Answers, Question
 from strategies.rounds.tally import Tally
 
 Evaluate = Callable[[nn.Module], Evaluation]

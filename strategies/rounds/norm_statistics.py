@@ -16,8 +16,8 @@ from protocol.records import Trained, read_slice
 from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.levels.submodels import Submodel
 from strategies.method import Method
-from strategies.rounds.asking import Answers, Question, ask
 from strategies.rounds.folding import check_examples
+from strategies.rounds.questions import Answers, Question, ask
 from strategies.rounds.tally import AskTally, Tally
 
 

@@ -21,9 +21,9 @@ from tests.support.toy_training import CPU, EXITS, QUARTER, digits, resnet
 from training.fitting import fit
 from training.learning_rate import learning_rate
 from training.local_training import plain_loss
-from training.losses import cross_entropy
 from training.placement import Placement
 from training.sgd import SGD
+from training.shared_losses import cross_entropy
 from training.testing import evaluate
 
 pytestmark = pytest.mark.usefixtures("one_thread")

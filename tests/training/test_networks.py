@@ -135,7 +135,7 @@ from training.testing import evaluate
 from training.fitting import fit
 from protocol.train_settings import TrainSettings
 from training.local_training import plain_loss
-from training.losses import cross_entropy
+from training.shared_losses import cross_entropy
 from data import IMAGES, ImageData
 from models import SlicedNetwork
 class Net(SlicedNetwork):

@@ -19,7 +19,7 @@ from server_app.record.run_record import RunRecord
 from server_app.trained_level import load_level
 from strategies.methods.scalefl import ScaleFL, ScaleFLSettings, self_distillation
 from tests.support.grids import InProcessGrid
-from training.losses import kl_divergence
+from training.shared_losses import kl_divergence
 
 SMALL = (
     "strategy=scalefl model=resnet20 fleet=small rounds=2 train.epochs=1 train.batch_size=64 "

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from training.losses import cross_entropy, masked_cross_entropy, present_classes
+from training.shared_losses import cross_entropy, masked_cross_entropy, present_classes
 
 
 def test_cross_entropy_is_of_the_last_exit() -> None:
