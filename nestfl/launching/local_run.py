@@ -40,8 +40,8 @@ class LocalRun(Run):
         with (
             stop_request(at_once=True),
             _logged_to(self.log, lambda: follower.step(display)),
+            _memory_in(self.run_dir.absolute() / MEMORY_FOLDER),
         ):
-            os.environ.setdefault(MEMORY, str(self.run_dir.absolute() / MEMORY_FOLDER))
             grid = LocalGrid(self.nodes, self.cpus_per_client)
             try:
                 server.run(grid, compose(self.overrides), self.run_dir)
@@ -61,6 +61,18 @@ class _Call(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._function()
+
+
+@contextmanager
+def _memory_in(folder: Path) -> Iterator[None]:
+    """Let clients keep what they remember in a folder, unless the environment names another."""
+    named = MEMORY in os.environ
+    os.environ.setdefault(MEMORY, str(folder))
+    try:
+        yield
+    finally:
+        if not named:
+            del os.environ[MEMORY]
 
 
 @contextmanager
