@@ -24,7 +24,7 @@ lint: $(READY)
 
 test: lint
 	$(BIN)/pytest -n auto -m "not processes"
-	$(BIN)/pytest -m processes
+	$(BIN)/pytest -n 2 --dist loadfile -m processes
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.aggregation

@@ -80,13 +80,6 @@ def test_a_run_leaves_its_whole_record(finished: Path) -> None:
     assert weights(finished)["round"] == 3
 
 
-def test_one_or_two_workers_give_the_same_weights(finished: Path, tmp_path: Path) -> None:
-    run = tmp_path / "two"
-    done = nestfl(*SMOKE, "--run-dir", str(run), "--workers", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert_same_weights(finished, run)
-
-
 def test_the_local_engine_gives_the_same_weights(finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "local"
     more_threads = {"OMP_NUM_THREADS": "2"}  # which the server may use, but no client
@@ -95,13 +88,13 @@ def test_the_local_engine_gives_the_same_weights(finished: Path, tmp_path: Path)
     assert_same_weights(finished, run)
 
 
-def test_a_server_killed_and_resumed_ends_with_the_same_weights(
+def test_a_server_killed_and_resumed_with_two_workers_ends_with_the_weights_of_one(
     finished: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "killed"
     log = tmp_path / "output"
     with log.open("wb") as output:
-        started = subprocess.Popen([*NESTFL, *SMOKE, "--run-dir", str(run)],
+        started = subprocess.Popen([*NESTFL, *SMOKE, "--run-dir", str(run), "--workers", "2"],
                                    stdout=output, stderr=subprocess.STDOUT)  # fmt: skip
     checkpoints = run / "checkpoints"
     while not list(checkpoints.glob("round-000001*")) and started.poll() is None:
@@ -113,7 +106,7 @@ def test_a_server_killed_and_resumed_ends_with_the_same_weights(
     assert servers, f"among {below}, after:\n{log.read_text()}"
     assert started.wait(timeout=300) != 0
     assert not (run / "summary.json").exists()
-    done = nestfl("run", "--resume", str(run))
+    done = nestfl("run", "--resume", str(run), "--workers", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert_same_weights(finished, run)
     lines = (run / "metrics.jsonl").read_text().splitlines()
