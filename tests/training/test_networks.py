@@ -129,13 +129,13 @@ def test_training_starts_without_heavy_imports() -> None:
     script = """
 import sys
 import torch
-import training.networks, client_app.probe
-from training.sgd import SGD
+import client_app.app, client_app.probe
+from strategies.registry import method
+method("scalefl").Training
 from training.testing import evaluate
 from training.fitting import fit
 from protocol.train_settings import TrainSettings
 from training.local_training import plain_loss
-from training.shared_losses import cross_entropy
 from data import IMAGES, ImageData
 from models import SlicedNetwork
 class Net(SlicedNetwork):
@@ -146,9 +146,9 @@ class Net(SlicedNetwork):
         return [self.linear(x.flatten(1))]
 data = ImageData(torch.zeros(4, 1, 8, 8).byte(), torch.zeros(4).long(), IMAGES["digits"])
 settings = TrainSettings(device="cpu", clip=1.0)
-fit(net := Net(), data, cross_entropy, settings, 1, 0)
+fit(net := Net(), data, plain_loss, settings, 1, 0)
 evaluate(net, data, settings)
-heavy = "torchvision transformers sklearn datasets flwr matplotlib torch._dynamo".split()
+heavy = "torchvision transformers sklearn datasets numba hydra matplotlib torch._dynamo".split()
 print([name for name in heavy if name in sys.modules])
 """
     done = subprocess.run(

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from flwr.app import Error, RecordDict
 
 from data import DatasetSpec
-from models import Slice
-from models.task import Task
-from protocol.records import Profile, Work
-from protocol.train_settings import TrainSettings
-from strategies.federation import Federation
+from protocol.records import Profile
+from strategies.federation import Federation, FleetConfig
 from strategies.fleet import enrolment, streaming
 from strategies.fleet.enrolment import Client, enrol, wait_for_nodes
 from tests.support.scripted import Answer, Clock, Script, ScriptedGrid
@@ -51,11 +46,15 @@ def enrolled(
     patience: float = 60,
     deadline: float = 0,
 ) -> tuple[dict[int, Client], dict[int, str]]:
-    federation = SimpleNamespace(
-        clients=len(grid.nodes), window=16, deadline=deadline, max_examples=1000,
-        query=lambda: Work(Task("resnet20"), Slice(), DatasetSpec(), TrainSettings()),
-    )  # fmt: skip
-    return enrol(grid, cast(Federation, federation), known or {}, ignored, patience)
+    count = max(1, len(grid.nodes))
+    federation = Federation(
+        dataset=DatasetSpec(clients=count),
+        fleet=FleetConfig(clients=count),
+        clients_per_round=1,
+        deadline=deadline,
+        max_examples=1000,
+    )
+    return enrol(grid, federation, known or {}, ignored, patience)
 
 
 def numbers(clients: Mapping[int, Client]) -> list[tuple[int, int]]:

@@ -57,7 +57,7 @@ def test_only_the_slice_crosses_the_wire(federate: Federate) -> None:
 
 def test_the_order_of_replies_changes_no_bit(federate: Federate) -> None:
     in_order, _ = federate()
-    shuffled, _ = federate("window=4", InProcessGrid(4, shuffle=3))
+    shuffled, _ = federate("in_flight=4", InProcessGrid(4, shuffle=3))
     assert same(in_order, shuffled)
 
 
@@ -230,9 +230,9 @@ def test_a_fleet_larger_than_the_sample_is_sampled_over_all_rounds(federate: Fed
     assert len(set(trained)) > 3
 
 
-def test_no_more_than_a_window_of_messages_is_in_flight(federate: Federate) -> None:
+def test_no_more_messages_are_in_flight_than_was_asked_for(federate: Federate) -> None:
     grid = InProcessGrid(8)
-    federate("fleet.clients=8 clients_per_round=8 rounds=1 window=2", grid)
+    federate("fleet.clients=8 clients_per_round=8 rounds=1 in_flight=2", grid)
     assert grid.most_in_flight == 2
 
 
