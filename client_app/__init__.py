@@ -1,4 +1,4 @@
-"""What runs on a device: the ClientApp, local training of one slice, and the device's budget."""
+"""What runs on a device: the ClientApp, what the device affords, and what it remembers."""
 
 import os
 import sys

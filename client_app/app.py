@@ -7,7 +7,7 @@ from dataclasses import replace
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.memory import recall, remember
+from client_app.memory import Memory
 from data.clients import ClientData, client_data, device_data
 from models.families import SlicedNetwork
 from protocol.arrays import pack, unpack
@@ -41,13 +41,16 @@ def train(message: Message, context: Context) -> Message:
     """Train the slice on this device's data, as its method says, and send it back."""
     work, net = received(message)
     data, chosen = own_data(work, context).train, method(work.method)
-    memory = recall(work.recall)
-    training = chosen.Training(chosen.Settings(**work.settings), work, data, memory or {})
-    training.begin(net)
+    memory = Memory(own_name(context), work.recall)
+    recalled = memory.recall()
+    device = choose_device(work.train.device)
+    here = {name: tensor.to(device) for name, tensor in (recalled or {}).items()}
+    training = chosen.Training(chosen.Settings(**work.settings), work, data, here)
+    training.begin(net.to(device))
     report = fit(net, data, training.loss, work.train, work.round, work.seed)
     state = training.reply(net)
-    remember(work.recall, work.round, training.memory)
-    trained = Trained(report.examples, report.loss, report.seconds, forgot=memory is None)
+    memory.keep(work.round, training.memory)
+    trained = Trained(report.examples, report.loss, report.seconds, forgot=recalled is None)
     content = RecordDict({"arrays": pack(state), "metrics": trained.record()})
     return Message(content, reply_to=message)
 
@@ -108,6 +111,12 @@ def own_partition(context: Context) -> tuple[int | None, int | None]:
     numbers = (context.node_config.get(key) for key in ("partition-id", "num-partitions"))
     partition, partitions = (None if number is None else int(number) for number in numbers)
     return partition, partitions
+
+
+def own_name(context: Context) -> str:
+    """Return what tells this client from others on the same machine, from run to run."""
+    partition, _ = own_partition(context)
+    return f"node-{context.node_id}" if partition is None else f"client-{partition}"
 
 
 def own_budget(work: Work, context: Context) -> float | None:

@@ -1,7 +1,7 @@
 """What a client remembers from one of its rounds to the next, in files of its own.
 
     NESTFL_MEMORY or ~/.local/state/nestfl/memory
-        RUN/client-000003/round-000012.safetensors
+        RUN/client-3/round-000012.safetensors
 
 A file outlives the client's process, the server and the run: a run that is resumed asks for the
 memory of the last round whose reply it has, and so goes on with the same bits.
@@ -10,6 +10,7 @@ memory of the last round whose reply it has, and so goes on with the same bits.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -21,39 +22,42 @@ from protocol.environment import MEMORY
 from protocol.records import Recall
 
 
-def recall(wanted: Recall | None) -> dict[str, Tensor] | None:
-    """Return what this client remembers, nothing in its first round; None where it is lost."""
-    if wanted is None or wanted.round == 0:
-        return {}
-    try:
-        return load_file(_folder(wanted) / _name(wanted.round))
-    except (OSError, SafetensorError):
-        return None
+@dataclass(frozen=True)
+class Memory:
+    """What one client remembers, where its method says that it does."""
 
+    owner: str
+    """Which of the clients on this machine it is of."""
+    wanted: Recall | None
 
-def remember(kept: Recall | None, round: int, memory: State) -> None:
-    """Keep what this client remembers after a round, and drop all but the newest few."""
-    if kept is None:
-        return
-    folder = _folder(kept)
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{_name(round)}.{os.getpid()}"
-    save_file(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in memory.items()}, unfinished
-    )
-    os.replace(unfinished, folder / _name(round))
-    # Those of later rounds are of a run that has gone back to an earlier one.
-    files = sorted(folder.glob("round-*.safetensors"))
-    earlier = [file for file in files if file.name <= _name(round)]
-    for file in {*files} - {*earlier[-kept.keep :]}:
-        file.unlink(missing_ok=True)
+    def recall(self) -> dict[str, Tensor] | None:
+        """Return what is remembered, nothing in the client's first round; None where it is lost."""
+        if self.wanted is None or self.wanted.round == 0:
+            return {}
+        try:
+            return load_file(self._file(self.wanted.round))
+        except (OSError, SafetensorError):
+            return None
 
+    def keep(self, round: int, memory: State) -> None:
+        """Keep what is remembered after a round, and drop what no resumed run can ask for."""
+        if self.wanted is None:
+            return
+        file = self._file(round)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+        plain = {name: t.detach().cpu().clone().contiguous() for name, t in memory.items()}
+        save_file(plain, unfinished)
+        os.replace(unfinished, file)
+        # Those of later rounds are of a run that has gone back to an earlier one.
+        files = sorted(file.parent.glob("round-*.safetensors"))
+        earlier = [each for each in files if each.name <= file.name][-self.wanted.keep :]
+        for each in {*files} - {*earlier, self._file(self.wanted.round)}:
+            each.unlink(missing_ok=True)
 
-def _folder(recall: Recall) -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    memories = Path(os.environ.get(MEMORY) or Path(state, "nestfl", "memory"))
-    return memories / recall.run / f"client-{recall.client:06d}"
-
-
-def _name(round: int) -> str:
-    return f"round-{round:06d}.safetensors"
+    def _file(self, round: int) -> Path:
+        assert self.wanted is not None
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        memories = Path(os.environ.get(MEMORY) or Path(state, "nestfl", "memory"))
+        folder = f"{self.owner}-turn-{self.wanted.turn}" if self.wanted.turn else self.owner
+        return memories / self.wanted.run / folder / f"round-{round:06d}.safetensors"

@@ -56,17 +56,18 @@ class Recall:
 
     run: str
     """Tells this run from all others."""
-    client: int
     round: int = 0
     """The last round of which the server took this client's reply; 0 starts afresh."""
+    turn: int = 0
+    """Tells the assignments of a client in one round apart."""
     keep: int = 2
     """How many of its memories a client keeps: a resumed run may go back some rounds."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[0-9a-z]{1,64}", text(self.run, "run", 64)):
             raise ProtocolError(f"run is {shown(self.run)}: expected small letters and digits")
-        whole(self.client, "client", 0, MOST_CLIENTS)
-        whole(self.round, "round")
+        for name in ("round", "turn"):
+            whole(getattr(self, name), name)
         whole(self.keep, "keep", 2)
 
 

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from models import State
 from protocol.records import size as size_of
-from strategies.assignment import Assignment
+from strategies.assignment import Assignment, in_turn
 from strategies.federation import Federation
 from strategies.fleet.coverage import describe, require_full_model
 from strategies.fleet.streaming import Key, Reply, Sent, received, sent, stream
@@ -78,21 +78,23 @@ class NestedStrategy(Method, Strategy):
     ) -> Result:
         """Run all rounds that are left, from the first or from where a loaded state ended.
 
-        What is not given is the federation's: its first weights, its rounds, its deadline.
+        What is not given is the federation's: its first weights, its rounds, its deadline. Fewer
+        rounds than the federation's are the first ones of its schedule, as in Flower's own loop.
         """
-        self.federation = self.federation.limited_to(num_rounds, timeout)
-        result = Result()
+        last, result = self.federation.rounds if num_rounds is None else num_rounds, Result()
+        if timeout is not None:
+            self.federation = self.roster.federation = replace(self.federation, deadline=timeout)
         self._open(grid, initial_arrays)
         if evaluate_fn and not self.round and (found := evaluate_fn(0, self.arrays())):
             result.evaluate_metrics_serverapp[0] = found
         if self.weights is not None and not self.round:
             self.observer.finished_round(self._evaluation_of_the_start(grid))
-        for number in range(self.round + 1, self.federation.rounds + 1):
+        for number in range(self.round + 1, last + 1):
             began = time.monotonic()
             self.train_round(number, grid, train_config)
             result.train_metrics_clientapp[number] = self.tally.record()
             scores = self._evaluations(number, grid, evaluate_config)
-            if means := _means(scores):
+            if means := self._means(scores):
                 result.evaluate_metrics_clientapp[number] = means
             if evaluate_fn and (found := evaluate_fn(number, self.arrays())):
                 result.evaluate_metrics_serverapp[number] = found
@@ -119,6 +121,7 @@ class NestedStrategy(Method, Strategy):
             self._open(grid, arrays)
         elif arrays is not self._record:
             self._adopt(arrays)
+        self._record = arrays
         self._sent.clear()
         return sent(self._begin_round(server_round, grid, config), self._sent)
 
@@ -138,6 +141,9 @@ class NestedStrategy(Method, Strategy):
         Those are entered into `arrays`, which then hold all that the submodels are tested with.
         """
         self._asked.clear()
+        if arrays is not self._record:
+            self._adopt(arrays)
+            self._record = arrays
         due = self.federation.evaluations_due(server_round)
         if due:
             before, self.state = self.state, with_statistics(self, grid, self.tally)
@@ -151,7 +157,7 @@ class NestedStrategy(Method, Strategy):
     ) -> MetricRecord | None:
         """Return the clients' mean accuracy of their own level and of the full model."""
         answers = answers_in(received(replies, self._asked), self.tally)
-        return _means(client_scores(self, answers, self.tally, {}))
+        return self._means(client_scores(self, answers, self.tally, {}))
 
     def summary(self) -> None:
         """Log what the levels are, and who trains them."""
@@ -172,7 +178,7 @@ class NestedStrategy(Method, Strategy):
         self.prepare()
         if arrays:
             self._adopt(arrays)
-        self.roster.require_levels({level for level, held in self.coverage.held.items() if held})
+        self.roster.require_levels(self.levels_held(self.clients))
         self.observer.started(self.coverage, self.clients)
         self.summary()
         require_full_model(self.federation, self.settings, self.coverage, self.clients.values())
@@ -185,10 +191,10 @@ class NestedStrategy(Method, Strategy):
     ) -> Iterator[tuple[Assignment, Message]]:
         """Choose this round's clients and what they train; their messages are made one by one."""
         available = self.roster.online(grid)
-        self.roster.note(round, {self.level_of(self.clients[n]).number for n in available})
+        self.roster.note(round, self.levels_held(available))
         self.roster.require_online(round, len(available))
         sampled = [self.clients[number] for number in self.sample(round, available)]
-        assigned = [_told(each, config) for each in self.assign(round, sampled)]
+        assigned = in_turn(self.assign(round, sampled), config or {})
         self.tally = Tally(len(assigned))
         return self._counted(messages(self, "train", assigned, round))
 
@@ -201,16 +207,16 @@ class NestedStrategy(Method, Strategy):
 
     def _end_round(self, round: int, replies: Iterable[Reply[Assignment]]) -> None:
         """Fold each reply as it arrives, then step."""
-        fold = Fold(self.federation, self.aggregator(), self.state, self.tally)
+        fold = Fold(self.federation, self.aggregator(), self.submodels, self.state, self.tally)
         for reply in replies:
             fold.add(reply)
             self.observer.replied(round, self.tally.done, self.tally.sampled)
         self.roster.unanswered = fold.unanswered
-        self.state = self.server_step(fold.result(round), self.state)
+        state, self.round = fold.result(round), round
+        self.state = self.server_step(state, self.state)
         self.untrained -= {level for level, part in self.tally.slices.items() if part.replied}
         if self.Training.remembers:
             self.last_replies |= {client: round for client, _ in fold.losses}
-        self.round = round
 
     # --- evaluation ------------------------------------------------------------------------------
 
@@ -238,13 +244,7 @@ class NestedStrategy(Method, Strategy):
         asked = {key: value for key, value in self.tally.metrics().items() if key == "asked"}
         return {"round": 0, **asked, **scores, "seconds": time.monotonic() - began}
 
-
-def _told(assigned: Assignment, config: ConfigRecord | None) -> Assignment:
-    """Return an assignment whose client half is also told what the caller of `start` says."""
-    return replace(assigned, told={**assigned.told, **config}) if config else assigned
-
-
-def _means(scores: Mapping[str, Any]) -> MetricRecord | None:
-    """Return the clients' own scores, if there are any."""
-    found = {kind: scores[kind] for kind in ("local", "global") if kind in scores}
-    return MetricRecord(found) if found else None
+    def _means(self, scores: Mapping[str, Any]) -> MetricRecord | None:
+        """Return the clients' own scores, if there are any."""
+        found = {what: scores[what] for what in self.tally.asked if what in scores}
+        return MetricRecord(found) if found else None

@@ -200,12 +200,9 @@ class Federation:
         """How clients train: schedules end with the run."""
         return replace(self.train, rounds=self.rounds)
 
-    def limited_to(self, rounds: int | None, deadline: float | None) -> Self:
-        """Return the same federation with other limits; None leaves one as it is."""
-        rounds = self.rounds if rounds is None else rounds
-        deadline = self.deadline if deadline is None else deadline
-        same = (rounds, deadline) == (self.rounds, self.deadline)
-        return self if same else replace(self, rounds=rounds, deadline=deadline)
+    def with_model(self, model: ModelConfig) -> Self:
+        """Return the same federation with another model."""
+        return self if model == self.model else replace(self, model=model)
 
     def needed(self, asked: int) -> int:
         """Return how many of those asked must give a usable reply."""

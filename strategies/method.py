@@ -7,8 +7,9 @@ differently. No messages here: how they are sent, and rounds run, is `strategies
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -26,15 +27,15 @@ from strategies.fleet.enrolment import Client
 from strategies.fleet.roster import Roster
 from strategies.fleet.sampling import sampled
 from strategies.levels.planning import Level, cluster_budgets
-from strategies.levels.submodels import Submodel, Submodels
-from strategies.method_settings import MethodSettings
+from strategies.levels.submodels import Cut, Submodels
+from strategies.method_settings import MethodSettings, PlannedSettings
 from training.local_training import LocalTraining
 
 
 class Method:
     """One global state, of which each client holds a slice; the mean of what overlaps."""
 
-    Settings: ClassVar[type[MethodSettings]] = MethodSettings
+    Settings: ClassVar[type[MethodSettings]] = PlannedSettings
     """The method's own settings, which conf/strategy/NAME.yaml sets."""
     Training: ClassVar[type[LocalTraining]] = LocalTraining
     """The method's client half."""
@@ -47,12 +48,15 @@ class Method:
         self, federation: Federation, settings: MethodSettings, weights: State | None = None
     ) -> None:
         """Prepare a run; `weights` are pre-trained ones of the full network to start from."""
+        self.federation = federation = federation.with_model(settings.complete(federation.model))
         settings.check(federation)
-        self.federation, self.settings, self.weights = federation, settings, weights
+        self.settings, self.weights = settings, weights
+        self.run_id = federation.run_id or uuid4().hex
         self.roster = Roster(federation)
         self.round = 0
         """The last one that was trained."""
-        self.ratios: tuple[float, ...] = settings.ratios or ()
+        given = settings.ratios if isinstance(settings, PlannedSettings) else None
+        self.ratios: tuple[float, ...] = given or ()
         self.levels: list[Level] = []
         self.state: State = {}
         """The global state: the full network's tensors, and those of the banks."""
@@ -67,12 +71,18 @@ class Method:
 
     def plan(self) -> list[Level]:
         """Return the levels, the smallest first; the last is the full model."""
+        if not isinstance(self.settings, PlannedSettings):
+            raise NotImplementedError(f"{self.settings.name} has no settings that make its levels")
         budgets = self.ratios or self.federation.fleet.budgets
         return self.settings.plan(self.federation.task, budgets, self.early_exits)
 
     def level_of(self, client: Client) -> Level:
         """Return the level that a client holds: its tier's, or the largest that it affords."""
         return level_of(client, self.levels, self.federation.fleet, self.settings)
+
+    def levels_of(self, client: Client) -> Collection[Level]:
+        """Return the levels that a client may be assigned: where it is one of several, all."""
+        return [self.level_of(client)]
 
     def window_of(self, client: int, round: int) -> Window:
         """Return which channels a client's slice keeps in a round."""
@@ -93,7 +103,7 @@ class Method:
 
     def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
         """Return what the sampled clients train in this round."""
-        return [Assignment(client, self.submodel_of(client, round)) for client in clients]
+        return [Assignment(client, self.cut_of(client, round)) for client in clients]
 
     def aggregator(self) -> Aggregator:
         """Return what folds a round's updates: by default what the config chooses."""
@@ -103,39 +113,39 @@ class Method:
         """Return the next global state, of what the updates came to and the one before."""
         return state
 
-    def tested(self) -> Mapping[str, Submodel]:
-        """Return the submodels that the server tests, by the names that reports know them by."""
+    def tested(self) -> Mapping[str, Cut]:
+        """Return what the server tests, by the names that reports know it by."""
         return {str(level.number): self._as_first_held(level) for level in self.levels}
 
-    def tested_by(self, client: Client) -> Mapping[str, Submodel]:
-        """Return the submodels that a client tests, by name: its own, and the full one."""
-        own, full = self.submodel_of(client, self.round), self.submodels.at(self.levels[-1])
-        return {"local": own, "global": full}
+    def tested_by(self, client: Client) -> Mapping[str, Cut]:
+        """Return what a client tests, by name: its own level, and the full model."""
+        return {"local": self.cut_of(client, self.round), "global": Cut(self.levels[-1])}
 
     # --- submodels and work ----------------------------------------------------------------------
 
-    def submodel_of(self, client: Client, round: int) -> Submodel:
-        """Return what a client holds of its level in a round."""
-        return self.submodels.at(self.level_of(client), self.window_of(client.number, round))
+    def cut_of(self, client: Client, round: int) -> Cut:
+        """Return what a client holds in a round: its level, through its window."""
+        return Cut(self.level_of(client), self.window_of(client.number, round))
 
     def network(self, level: int) -> nn.Module:
         """Return a level's network with its part of the global state."""
-        submodel = self._as_first_held(self.levels[level - 1])
+        submodel = self.submodels.of(self._as_first_held(self.levels[level - 1]))
         return self.submodels.network(submodel, self.state)
 
     def work(self, assigned: Assignment, round: int) -> Work:
         """Return what goes with an assignment's tensors."""
-        federation, client = self.federation, assigned.client.number
-        seed = int(np.random.default_rng((federation.seed, round, client)).integers(2**31))
+        federation, turn = self.federation, assigned.turn
+        chance = (federation.seed, round, assigned.client.number, *([turn] if turn else []))
+        seed = int(np.random.default_rng(chance).integers(2**31))
         return Work(
             task=federation.task,
-            slice=assigned.submodel.level.slice,
+            slice=assigned.cut.level.slice,
             dataset=federation.dataset,
             train=federation.local_train,
             method=self.settings.name,
             settings=self.settings,
             told=assigned.told,
-            recall=self._recall(client) if self.Training.remembers else None,
+            recall=self._recall(assigned) if self.Training.remembers else None,
             round=round,
             seed=seed,
             statistics=federation.evaluate.statistics,
@@ -144,8 +154,12 @@ class Method:
     @property
     def coverage(self) -> Coverage:
         """Which levels have clients."""
-        held = Counter(self.level_of(client).number for client in self.clients.values())
+        held = Counter(level for number in self.clients for level in self.levels_held([number]))
         return Coverage(self.levels, held, self.untrained)
+
+    def levels_held(self, clients: Iterable[int]) -> set[int]:
+        """Return the numbers of the levels that clients hold."""
+        return {level.number for n in clients for level in self.levels_of(self.clients[n])}
 
     @property
     def clients(self) -> dict[int, Client]:
@@ -154,7 +168,7 @@ class Method:
 
     def prepare(self) -> None:
         """Make the levels of what the clients afford, where nothing else says what they are."""
-        if not self.levels:
+        if not self.levels and isinstance(self.settings, PlannedSettings):
             fleet = self.federation.fleet
             budgets = [min(1.0, budget_of(each, fleet)) for each in self.clients.values()]
             # The full model is a level in any case: whether one may lack is judged elsewhere.
@@ -170,13 +184,18 @@ class Method:
         banks = [self.first_of_banks(level, full) for level in self.levels]
         self.state = {**full, **{name: t for bank in banks for name, t in bank.items()}}
 
-    def _as_first_held(self, level: Level) -> Submodel:
-        own = (n for n, client in self.clients.items() if self.level_of(client) == level)
-        return self.submodels.at(level, self.window_of(min(own, default=0), self.round))
+    def _as_first_held(self, level: Level) -> Cut:
+        own = (n for n, client in self.clients.items() if level in self.levels_of(client))
+        return Cut(level, self.window_of(min(own, default=0), self.round))
 
-    def _recall(self, client: int) -> Recall:
-        federation, last = self.federation, self.last_replies.get(client, 0)
-        return Recall(federation.run_id or "run", client, last, federation.checkpoint.every + 1)
+    def _recall(self, assigned: Assignment) -> Recall:
+        checkpoint, last = self.federation.checkpoint, self.last_replies
+        return Recall(
+            self.run_id,
+            last.get(assigned.client.number, 0),
+            turn=assigned.turn,
+            keep=checkpoint.every * checkpoint.keep + 1,
+        )
 
     # --- state -----------------------------------------------------------------------------------
 
@@ -210,12 +229,13 @@ class Method:
 
     def adopt(self, state: State) -> None:
         """Take another global state in place of this one, of the same model and plan."""
-        shapes = [{k: tuple(v.shape) for k, v in each.items()} for each in (state, self.state)]
-        different = {k for k in shapes[0].keys() | shapes[1].keys()
-                     if shapes[0].get(k) != shapes[1].get(k)}  # fmt: skip
+        given, own = (
+            {k: (v.shape, v.dtype) for k, v in each.items()} for each in (state, self.state)
+        )
+        different = {name for name in given.keys() | own.keys() if given.get(name) != own.get(name)}
         if different:
             raise FederationError(
-                f"the checkpoint is of another model or plan: {sorted(different)[:3]} and "
+                f"the state is of another model or plan: {sorted(different)[:3]} and "
                 f"{max(0, len(different) - 3)} more differ"
             )
         self.state = dict(state)

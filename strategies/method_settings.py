@@ -5,24 +5,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from models import Task
+from models import Task, family
 from models.slicing import Rounding
-from strategies.federation import Federation, check_least, rises_to_one
+from strategies.federation import Federation, ModelConfig, check_least, rises_to_one
 from strategies.levels.cost import CostKind
 from strategies.levels.planning import Level, Split, levels_of, own_exit_only, search_splits
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSettings:
-    """What every method has: its name, how its levels are made, what it asks of networks.
-
-    Levels are made of widths, of splits, or of Eq. (1) of ScaleFL for ratios; where nothing is
-    given they follow from what the clients' devices afford.
-    """
+    """What every method has: its name, what it counts costs in, what it asks of networks."""
 
     name: str
+    cost: CostKind = "parameters"
+    """What a level's cost, and a client's budget, is counted in."""
+    tolerance: float = 0.1
+    """By how much a level's cost may miss its target, or a client's budget."""
+    norm: str | None = None
+    scaler: str | None = None
+    """What the method asks of networks that have the choice; `model.norm` and `model.scaler` win,
+    and null leaves it to the network."""
+
+    def __post_init__(self) -> None:
+        check_least(self, 0, "tolerance")
+
+    def check(self, federation: Federation) -> None:
+        """Raise `ValueError` if a federation cannot be run with these settings."""
+
+    def complete(self, model: ModelConfig) -> ModelConfig:
+        """Return the model with the norm and the scaler that are asked for, if it leaves them open.
+
+        A run of a model that has no such choice says so when it starts.
+        """
+        asked = {"norm": self.norm, "scaler": self.scaler}
+        taken = {
+            k: v for k, v in asked.items() if v is not None and k in family(model.name).options
+        }
+        return replace(model, options={**taken, **model.options})
+
+    @property
+    def need_clients(self) -> bool:
+        """Whether the levels follow from what the clients afford."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSettings(MethodSettings):
+    """How a method's levels are made: of widths, of splits, or of Eq. (1) of ScaleFL for ratios.
+
+    Where nothing is given they follow from what the clients' devices afford.
+    """
+
     widths: tuple[float, ...] | None = None
     """Share of the channels that each level keeps, the smallest first."""
     splits: tuple[tuple[float, ...], ...] | None = None
@@ -32,17 +67,9 @@ class MethodSettings:
     levels: int | None = None
     """Into how many levels clients are sorted by what they afford; null finds a number."""
     rounding: Rounding = "floor"
-    cost: CostKind = "parameters"
-    """What a level's cost, and a client's budget, is counted in."""
-    tolerance: float = 0.1
-    """By how much a level's cost may miss its ratio, or a client's budget."""
-    norm: str | None = None
-    scaler: str | None = None
-    """What the method asks of networks that have the choice; `model.norm` and `model.scaler` win,
-    and null leaves it to the network."""
 
     def __post_init__(self) -> None:
-        check_least(self, 0, "tolerance")
+        super().__post_init__()
         given = self._given()
         if len(given) > 1:
             raise ValueError(
@@ -61,7 +88,7 @@ class MethodSettings:
             check_least(self, 1, "levels")
 
     def check(self, federation: Federation) -> None:
-        """Raise `ValueError` if a federation cannot be run with these settings."""
+        """Raise `ValueError` unless the last split is the full model."""
         whole = (federation.task.units, 1.0)
         last = self.splits[-1] if self.splits else whole
         if last != whole:

@@ -39,6 +39,11 @@ __all__ = [
     "with_absolute_paths",
 ]
 
+OLD_OBJECTIVES = {
+    "heterofl": ("masked-cross-entropy", "cross-entropy"),
+    "scalefl": ("self-distillation",),
+}
+"""Of runs that named what their clients minimise: what their methods still do."""
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
@@ -55,7 +60,6 @@ def compose(overrides: str | Iterable[str] = "") -> Config:
     for override in changed:
         _check_key(base, override.key)
         _set(base, override)
-    _fill_in_what_the_method_asks(base)
     config = _built(base)
     return config if config.resume else _with_the_tokenizer_of_its_weights(config)
 
@@ -82,7 +86,8 @@ def _checked_config(values: Mapping[str, Any]) -> Config:
         raise ConfigError(f"strategy.name: {error}") from error
     fleet = build(FleetConfig, values["fleet"], "fleet")  # first: strategies copy its budgets
     chosen = build(settings, given, "strategy")
-    return build(Config, {**values, "fleet": fleet, "strategy": chosen})
+    model = chosen.complete(build(ModelConfig, values["model"], "model"))
+    return build(Config, {**values, "fleet": fleet, "strategy": chosen, "model": model})
 
 
 def _with_the_tokenizer_of_its_weights(config: Config) -> Config:
@@ -196,6 +201,7 @@ def _composed(chosen: list[_Override]) -> DictConfig:
         raise ConfigError(f"conf/ cannot be read: {' '.join(str(error).split())}") from error
     _merge_per_strategy(config)
     _complete_model(config)
+    _complete_strategy(config)
     return config
 
 
@@ -227,18 +233,15 @@ def _complete_model(config: DictConfig) -> None:
             config.model.setdefault(name, default)
 
 
-def _fill_in_what_the_method_asks(config: DictConfig) -> None:
-    """Give the model the norm and the scaler that the method asks for, where it leaves them open.
-
-    A model that has no such choice is told of when the run starts (strategies/fleet/coverage.py).
-    """
-    from models import family
-
-    for option in ("norm", "scaler"):
-        asked = config.strategy.get(option)
-        if option in family(config.model.name).options and config.model.get(option) is None:
-            with open_dict(config.model):
-                config.model[option] = asked
+def _complete_strategy(config: DictConfig) -> None:
+    """Give the strategy all keys that its method has, whether its file names them or not."""
+    try:
+        settings = method(str(config.strategy.name)).Settings
+    except ValueError:
+        return  # which is told of when the configuration is built
+    with open_dict(config.strategy):
+        for field in fields(settings):
+            config.strategy.setdefault(field.name, field.default)
 
 
 def _saved(resume: str, chosen: list[_Override]) -> DictConfig:
@@ -274,11 +277,16 @@ def _respell(config: DictConfig) -> None:
             config["in_flight"] = config.pop("window")
         strategy = config.get("strategy") or {}
         if "objective" in strategy:
-            masked = strategy.pop("objective") == "masked-cross-entropy"
+            name, objective = strategy["name"], strategy.pop("objective")
+            if objective not in OLD_OBJECTIVES.get(name, ("cross-entropy",)):
+                raise ConfigError(
+                    f"this run of {name} was started with the objective {objective}, which {name} "
+                    "has no longer: go on with the version of nestfl that it was started with"
+                )
             strategy.update(strategy.pop("objective_settings", {}))
-            if strategy["name"] == "heterofl":
-                strategy["masked_loss"] = masked
-            if strategy["name"] != "scalefl":
+            if name == "heterofl":
+                strategy["masked_loss"] = objective == "masked-cross-entropy"
+            if name != "scalefl":
                 strategy.pop("window", None)
 
 

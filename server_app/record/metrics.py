@@ -30,7 +30,7 @@ LevelMetrics = TypedDict(
         "accuracy": float,  # of the level's own answer, its last exit
         "local": float,  # mean over the level's clients of their own model on their own test part
         "global": float,  # the same of the full model
-        "lack": str,  # "untrained" or "no client", if nobody holds it (strategies/fleet.py)
+        "lack": str,  # "untrained" or "no client", if nobody holds it (fleet/coverage.py)
     },
     total=False,
 )

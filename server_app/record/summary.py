@@ -23,6 +23,7 @@ def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
     """Sum over all rounds; keep the newest value of each score, and what the start was worth."""
     clients: list[Any] = [line.get("clients", {}) for line in lines]
     asked: list[Any] = [each for line in lines for each in line.get("asked", {}).values()]
+    forgot = sum(counts.get("forgot", 0) for counts in clients)
     summary: dict[str, Any] = {
         "rounds": lines[-1]["round"] if lines else 0,
         "seconds": sum(line.get("seconds", 0.0) for line in lines),
@@ -32,6 +33,7 @@ def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
             "replied": sum(counts.get("replied", 0) for counts in clients),
             "refused": _added(counts.get("refused", {}) for counts in clients),
             "failed": _added(counts.get("failed", {}) for counts in clients),
+            **({"forgot": forgot} if forgot else {}),
         },
         "asked": {
             **{key: sum(each.get(key, 0) for each in asked) for key in ASK_SUMS},
@@ -80,7 +82,7 @@ def _table(levels: Mapping[str, Any], plain: bool) -> Table:
     table = Table(box=None if plain else box.SIMPLE_HEAD)
     for column in ("level", *start, *(f"exit {unit}" for unit in exits), "accuracy", *on_clients):
         table.add_column(column, justify="right")
-    for number in sorted(levels, key=int):
+    for number in sorted(levels, key=_by_number):
         level = levels[number]
         by_exit = [level.get("exits", {}).get(unit, {}).get("accuracy") for unit in exits]
         at_start = [level.get(score) for score in start]
@@ -100,6 +102,7 @@ def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
     yield f"time:        {summary['rounds']} rounds in {summary['seconds']:.1f} s"
     yield f"bytes:       {decimal(traffic.get('down', 0))} down, {decimal(traffic.get('up', 0))} up"
     lost = [*_lost(clients, "refused"), *_lost(clients, "failed")]
+    lost += [f"{clients['forgot']} had lost what they remember"] if "forgot" in clients else []
     yield ", ".join([f"replies:     {clients['replied']} of {clients['sampled']}", *lost])
     if asked["asked"]:
         answers = f"tests:       {asked['answered']} of {asked['asked']} answered"
@@ -124,3 +127,8 @@ def _added(counts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.2%}"
+
+
+def _by_number(name: str) -> tuple[bool, int, str]:
+    """Sort levels by their numbers; what has another name comes after them."""
+    return not name.isdecimal(), int(name) if name.isdecimal() else 0, name

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from models.slicing import SliceMap, State
+from models.slicing import Slice, SliceMap, State
 
 
 class RefusedUpdateError(ValueError):
@@ -22,6 +22,10 @@ class Update:
     state: State
     map: SliceMap
     weight: float = 1.0
+    client: int | None = None
+    """Who it is of, for aggregators that tell clients apart."""
+    slice: Slice = field(default_factory=Slice)
+    """What it is a state of, for those that run the network."""
 
     def check_form(self) -> None:
         """Raise `RefusedUpdateError` for other names, shapes or types than the slice has."""

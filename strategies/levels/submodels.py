@@ -22,6 +22,14 @@ Bank = Callable[[str, Level], str | None]
 levels share it."""
 
 
+@dataclass(frozen=True)
+class Cut:
+    """A level, and the window through which its channels are cut out of the full network."""
+
+    level: Level
+    window: Window = PREFIX
+
+
 @dataclass(frozen=True, eq=False)
 class Submodel:
     """A level as the rounds use it: its slice, and where its tensors lie in the global state."""
@@ -30,11 +38,6 @@ class Submodel:
     form: State
     """Its tensors, on `meta`: names, shapes, dtypes."""
     map: SliceMap
-
-    @property
-    def exits(self) -> int:
-        """How many answers it gives."""
-        return len(self.level.slice.exits or (1,))
 
 
 class Submodels:
@@ -51,6 +54,10 @@ class Submodels:
         part = self.task.build(level.slice, device="meta")
         where = slice_map(self._full, part, window, lambda name: self.bank(name, level))
         return Submodel(level, part.state_dict(), where)
+
+    def of(self, cut: Cut) -> Submodel:
+        """Return the submodel of a cut."""
+        return self.at(cut.level, cut.window)
 
     def network(self, submodel: Submodel, state: State) -> nn.Module:
         """Return a submodel's network with its part of the global state."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from strategies.base import NestedStrategy
 from strategies.levels.planning import Level
-from strategies.method_settings import MethodSettings
+from strategies.method_settings import PlannedSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoupledSettings(MethodSettings):
+class DecoupledSettings(PlannedSettings):
     """Decoupled's settings: how levels are made."""
 
     name: str = "decoupled"

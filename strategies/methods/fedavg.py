@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from strategies.base import NestedStrategy
 from strategies.levels.planning import Level
-from strategies.method_settings import MethodSettings
+from strategies.method_settings import PlannedSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvgSettings(MethodSettings):
+class FedAvgSettings(PlannedSettings):
     """FedAvg's settings: how levels are made. `ratios=[1]` trains the full model."""
 
     name: str = "fedavg"

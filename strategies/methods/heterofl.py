@@ -14,15 +14,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from models.families import SlicedNetwork
 from strategies.base import NestedStrategy
-from strategies.method_settings import MethodSettings
+from strategies.method_settings import PlannedSettings
 from training.local_training import LocalTraining
 from training.placement import PlacedNetwork
 from training.shared_losses import masked_cross_entropy, present_classes
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeteroFLSettings(MethodSettings):
+class HeteroFLSettings(PlannedSettings):
     """HeteroFL's settings; the paper's widths are 1/16 to 1."""
 
     name: str = "heterofl"
@@ -37,12 +38,15 @@ class HeteroFLTraining(LocalTraining):
 
     settings: HeteroFLSettings
 
+    def begin(self, network: SlicedNetwork) -> None:
+        """Look which classes this client has."""
+        self.present = present_classes(self.data.labels, self.work.task.num_classes)
+
     def loss(self, network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:
         """Return the masked cross-entropy of a batch."""
         if not self.settings.masked_loss:
             return super().loss(network, inputs, labels)
-        present = present_classes(self.data.labels, self.work.task.num_classes)
-        return masked_cross_entropy(network(inputs), labels, present)
+        return masked_cross_entropy(network(inputs), labels, self.present)
 
 
 class HeteroFL(NestedStrategy):

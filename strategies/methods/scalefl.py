@@ -20,7 +20,7 @@ from torch import Tensor
 from models import Window
 from strategies.base import NestedStrategy
 from strategies.federation import Federation
-from strategies.method_settings import MethodSettings
+from strategies.method_settings import PlannedSettings
 from training.local_training import LocalTraining
 from training.placement import PlacedNetwork
 from training.shared_losses import kl_divergence
@@ -29,7 +29,7 @@ WindowKind = Literal["prefix", "upper-right", "lower-left", "lower-right", "midd
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaleFLSettings(MethodSettings):
+class ScaleFLSettings(PlannedSettings):
     """ScaleFL's settings; the paper's values are the defaults."""
 
     name: str = "scalefl"

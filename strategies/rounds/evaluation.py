@@ -26,9 +26,9 @@ def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
     """
     lacks, units = method.coverage.lacks, method.federation.task.units
     levels: dict[str, Any] = {}
-    for name, submodel in method.tested().items():
-        found = evaluate(method.submodels.network(submodel, method.state))
-        exits, lack = submodel.level.slice.exits or (units,), lacks.get(submodel.level.number)
+    for name, cut in method.tested().items():
+        found = evaluate(method.submodels.network(method.submodels.of(cut), method.state))
+        exits, lack = cut.level.slice.exits or (units,), lacks.get(cut.level.number)
         levels[name] = {
             "accuracy": found.accuracy[-1],
             "exits": {
@@ -38,6 +38,8 @@ def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
             **({"lack": lack} if lack else {}),
         }
     accuracies = [level["accuracy"] for level in levels.values() if "lack" not in level]
+    if not accuracies:
+        return {"levels": levels}
     return {"levels": levels, "worst": min(accuracies), "mean": fmean(accuracies)}
 
 
@@ -45,10 +47,10 @@ def client_tests(method: Method, config: ConfigRecord | None) -> list[Question]:
     """Return what the clients are asked to test; a level that is untrained is not."""
     told, lacks = dict(config or {}), method.coverage.lacks
     return [
-        Question(client, submodel, told=told, what=what)
+        Question(client, cut, told=told, what=what)
         for client in method.roster.answering
-        for what, submodel in method.tested_by(client).items()
-        if lacks.get(submodel.level.number) != "untrained"
+        for what, cut in method.tested_by(client).items()
+        if lacks.get(cut.level.number) != "untrained"
     ]
 
 
@@ -65,7 +67,7 @@ def client_scores(
     for question, content in answers:
         client = question.client.number
         try:
-            found = Evaluation.read(content, question.submodel.exits)
+            found = Evaluation.read(content, len(question.cut.level.slice.exits or (1,)))
         except ProtocolError as error:
             tally.asked[question.what].refuse(client, error.reason, str(error))
         else:

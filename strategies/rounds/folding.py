@@ -17,6 +17,7 @@ from strategies.assignment import Assignment
 from strategies.federation import Federation, FederationError
 from strategies.fleet.enrolment import Client
 from strategies.fleet.streaming import Reply
+from strategies.levels.submodels import Submodels
 from strategies.rounds.tally import Tally
 
 
@@ -33,10 +34,15 @@ class Fold:
     """Folds one round's replies into its aggregator."""
 
     def __init__(
-        self, federation: Federation, aggregator: Aggregator, start: State, tally: Tally
+        self,
+        federation: Federation,
+        aggregator: Aggregator,
+        submodels: Submodels,
+        start: State,
+        tally: Tally,
     ) -> None:
         self.federation, self.aggregator, self.tally = federation, aggregator, tally
-        self.start = start
+        self.submodels, self.start = submodels, start
         """The global state that this round's slices were cut from."""
         self.unanswered: set[int] = set()
         """Clients that did not answer."""
@@ -68,7 +74,7 @@ class Fold:
         return self.aggregator.result(self.start)
 
     def _accept(self, assigned: Assignment, message: Message) -> Trained:
-        submodel, content = assigned.submodel, message.content
+        submodel, content = self.submodels.of(assigned.cut), message.content
         sums = self.tally.slices[assigned.level]
         sums.up += size_of(content)
         try:
@@ -78,7 +84,13 @@ class Fold:
         check_examples(trained, assigned.client)
         if not math.isfinite(trained.loss):
             raise RefusedUpdateError("non-finite", f"the loss is {trained.loss}")
-        update = Update(state, submodel.map, self._weight(assigned, trained))
+        update = Update(
+            state,
+            submodel.map,
+            self._weight(assigned, trained),
+            assigned.client.number,
+            assigned.cut.level.slice,
+        )
         self.federation.max_update.check(update, self.start)
         self.aggregator.add(update)
         sums.replied += 1

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from models import extract
 from protocol.arrays import pack
 from strategies.assignment import Assignment
-from strategies.levels.submodels import Submodel
+from strategies.levels.submodels import Cut
 from strategies.method import Method
 
 Given = TypeVar("Given", bound=Assignment)
@@ -23,13 +23,13 @@ def messages(
 
     As many packed submodels as there are levels are kept for the next client that has the same.
     """
-    packed: dict[Submodel, ArrayRecord] = {}
+    packed: dict[Cut, ArrayRecord] = {}
     for number, each in enumerate(assigned):
-        if each.submodel not in packed:
+        if each.cut not in packed:
             if len(packed) == len(method.levels):  # clients have windows of their own
                 packed.clear()
-            packed[each.submodel] = pack(extract(method.state, each.submodel.map))
+            packed[each.cut] = pack(extract(method.state, method.submodels.of(each.cut).map))
         work = method.work(each, round).record()
-        content = RecordDict({"arrays": packed[each.submodel], "work": work})
+        content = RecordDict({"arrays": packed[each.cut], "work": work})
         node = each.client.node
         yield each, Message(content, dst_node_id=node, message_type=kind, group_id=str(number))

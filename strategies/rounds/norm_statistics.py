@@ -27,28 +27,27 @@ def with_statistics(method: Method, grid: Grid, tally: Tally) -> State:
     if not any(isinstance(module, StaticBatchNorm2d) for module in full.modules()):
         return method.state
     questions = [
-        Question(client, method.submodel_of(client, method.round), what="statistics")
+        Question(client, method.cut_of(client, method.round), what="statistics")
         for client in method.roster.answering
     ]
     answers = ask(method, "query.statistics", questions, grid, tally)
-    return _mean_of(answers, method, tally.asked["statistics"])
+    return _aggregated(answers, method, tally.asked["statistics"])
 
 
-def _mean_of(answers: Answers, method: Method, tally: AskTally) -> State:
-    from strategies.aggregation.nested_mean import NestedMean  # numba: not for clients
-
-    mean = NestedMean()
+def _aggregated(answers: Answers, method: Method, tally: AskTally) -> State:
+    aggregator = method.aggregator()
     for question, content in answers:
-        form, mapping = _statistics_of(question.submodel)
+        form, mapping = _statistics_of(method.submodels.of(question.cut))
         try:
             report, gathered = Trained.read(content), read_slice(content, form)
             check_examples(report, question.client)
-            update = Update(gathered, mapping, report.examples)
+            client, held = question.client.number, question.cut.level.slice
+            update = Update(gathered, mapping, report.examples, client, held)
             method.federation.max_update.check(update, method.state)
-            mean.add(update)
+            aggregator.add(update)
         except (ProtocolError, RefusedUpdateError) as refusal:
             tally.refuse(question.client.number, refusal.reason, str(refusal))
-    return mean.result(method.state)
+    return aggregator.result(method.state)
 
 
 def _statistics_of(submodel: Submodel) -> tuple[State, SliceMap]:

@@ -18,9 +18,9 @@ from strategies.rounds.messages import messages
 from strategies.rounds.tally import Tally
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Question(Assignment):
-    """A submodel that a client is asked about, under a name."""
+    """A cut that a client is asked about, under a name."""
 
     what: str = ""
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import Message
 
-from client_app.memory import recall, remember
+from client_app.memory import Memory
 from protocol.environment import MEMORY
 from protocol.reading import ProtocolError
 from protocol.records import Recall, Work
@@ -63,8 +63,8 @@ def test_a_client_keeps_what_a_resumed_run_may_go_back_to_and_no_more(
     federate: Federate, tmp_path: Path
 ) -> None:
     federate(f"{RUN} rounds=4 clients_per_round=4")
-    rounds = ["round-000003.safetensors", "round-000004.safetensors"]
-    assert memories(tmp_path) == {f"client-{n:06d}": rounds for n in range(4)}
+    rounds = [f"round-00000{number}.safetensors" for number in (2, 3, 4)]
+    assert memories(tmp_path) == {f"client-{n}": rounds for n in range(4)}
 
 
 def test_with_rare_checkpoints_more_is_kept(federate: Federate, tmp_path: Path) -> None:
@@ -72,6 +72,19 @@ def test_with_rare_checkpoints_more_is_kept(federate: Federate, tmp_path: Path) 
     cut = f"{RUN} rounds=5 clients_per_round=4 checkpoint.every=3 name=cut"
     with pytest.raises(KeyboardInterrupt):
         federate(cut, InProcessGrid(4, StopsIn(5)))
+    resumed, lines = federate(f"resume={tmp_path}/runs/cut")
+    assert all("forgot" not in line["clients"] for line in lines)
+    assert all(torch.equal(whole.state[name], t) for name, t in resumed.state.items())
+
+
+def test_a_run_that_goes_back_to_its_last_whole_checkpoint_finds_what_belongs_to_it(
+    federate: Federate, tmp_path: Path
+) -> None:
+    whole, _ = federate(f"{RUN} rounds=4 clients_per_round=4 name=whole")
+    with pytest.raises(KeyboardInterrupt):
+        federate(f"{RUN} rounds=4 clients_per_round=4 name=cut", InProcessGrid(4, StopsIn(4)))
+    newest = max((tmp_path / "runs" / "cut" / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-100])
     resumed, lines = federate(f"resume={tmp_path}/runs/cut")
     assert all("forgot" not in line["clients"] for line in lines)
     assert all(torch.equal(whole.state[name], t) for name, t in resumed.state.items())
@@ -119,30 +132,44 @@ class Forgets:
 # --- the files -----------------------------------------------------------------------------------
 
 
-def test_a_memory_comes_back_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(MEMORY, str(tmp_path))
+    return tmp_path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name[6:12] for file in folder.rglob("round-*.safetensors"))
+
+
+def test_a_memory_comes_back_as_it_was(folder: Path) -> None:
     kept = {"h": torch.tensor([[1.0, -2.0]]), "n": torch.tensor(3)}
-    remember(Recall("abc", 7), 4, {"h": kept["h"].T.contiguous().T, "n": kept["n"]})
-    found = recall(Recall("abc", 7, round=4))
+    shared = {"h": kept["h"].T.contiguous().T, "n": kept["n"], "same": kept["n"]}
+    Memory("client-7", Recall("abc")).keep(4, shared)
+    found = Memory("client-7", Recall("abc", round=4)).recall()
     assert found is not None
     assert all(torch.equal(found[name], kept[name]) for name in kept)
-    assert recall(Recall("abc", 7, round=3)) is None
-    assert recall(Recall("abc", 8, round=4)) is None
-    assert recall(Recall("other", 7, round=4)) is None
-    assert recall(Recall("abc", 7)) == recall(None) == {}
+    assert Memory("client-7", Recall("abc", round=3)).recall() is None
+    assert Memory("client-8", Recall("abc", round=4)).recall() is None
+    assert Memory("client-7", Recall("other", round=4)).recall() is None
+    assert Memory("client-7", Recall("abc", round=4, turn=1)).recall() is None
+    assert Memory("client-7", Recall("abc")).recall() == Memory("client-7", None).recall() == {}
 
 
-def test_a_run_that_goes_back_drops_what_was_remembered_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(MEMORY, str(tmp_path))
+def test_a_run_that_goes_back_drops_what_was_remembered_later(folder: Path) -> None:
     for number in (1, 2, 3, 2):
-        remember(Recall("abc", 0), number, {"round": torch.tensor(number)})
-    (file,) = tmp_path.rglob("*.safetensors")  # the first was two before the third
-    assert file.name == "round-000002.safetensors"
+        Memory("client-0", Recall("abc")).keep(number, {"round": torch.tensor(number)})
+    assert names(folder) == ["000002"]  # the first was two before the third
+
+
+def test_what_the_server_asks_for_is_kept_however_often_it_took_no_reply(folder: Path) -> None:
+    Memory("client-0", Recall("abc")).keep(1, {})
+    for number in (2, 3, 4):  # late, or refused: the server goes on from round 1
+        Memory("client-0", Recall("abc", round=1)).keep(number, {})
+    assert names(folder) == ["000001", "000003", "000004"]
 
 
 @pytest.mark.parametrize("run", ["", "../up", "a/b", "A", "x" * 65])
 def test_a_server_names_no_path_on_the_device(run: str) -> None:
     with pytest.raises(ProtocolError):
-        Recall(run, 0)
+        Recall(run)

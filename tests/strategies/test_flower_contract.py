@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from data.spec import DatasetSpec
+from models import extract
+from protocol.arrays import unpack
 from protocol.records import Work
 from protocol.train_settings import TrainSettings
 from server_app.app import strategy_of
@@ -76,15 +79,17 @@ def test_flowers_own_loop_gives_the_same_weights(overrides: str) -> None:
 
 def test_a_strategy_that_is_made_by_hand_runs_in_ten_lines() -> None:
     federation = Federation(
-        model=ModelConfig("resnet20", options={"norm": "bn-static", "scaler": "train"}),
+        model=ModelConfig("resnet20"),
         dataset=DatasetSpec("digits", clients=4, max_train=120),
         fleet=FleetConfig(clients=4, budgets=(0.3, 1.0), shares=(0.5, 0.5)),
         train=TrainSettings(batch_size=64, device="cpu"),
         clients_per_round=4,
+        rounds=3,
     )
     strategy = HeteroFL(federation, HeteroFLSettings(widths=(0.5, 1.0)))
     first = {name: tensor.clone() for name, tensor in strategy.state.items()}
     result = strategy.start(grid=InProcessGrid(4), initial_arrays=strategy.arrays(), num_rounds=3)
+    assert strategy.federation.model.options == {"norm": "bn-static", "scaler": "train"}
     assert list(result.train_metrics_clientapp) == [1, 2, 3]
     assert set(result.evaluate_metrics_clientapp[3]) == {"local", "global"}
     assert strategy.round == 3
@@ -101,8 +106,68 @@ def test_the_arrays_that_are_given_are_trained(tmp_path: Path) -> None:
 
 def test_arrays_of_another_model_are_refused() -> None:
     other = ArrayRecord({"conv1.weight": torch.zeros(1)})
-    with pytest.raises(FederationError, match="is of another model or plan"):
+    with pytest.raises(FederationError, match="the state is of another model or plan"):
         made().start(InProcessGrid(4), other)
+
+
+def test_arrays_of_another_type_are_refused() -> None:
+    strategy = made()
+    double = ArrayRecord({name: tensor.double() for name, tensor in strategy.state.items()})
+    with pytest.raises(FederationError, match="the state is of another model or plan"):
+        strategy.start(InProcessGrid(4), double)
+
+
+def test_fewer_rounds_are_the_first_of_the_schedule_in_both_loops() -> None:
+    schedule = "strategy=fedavg rounds=8 train.schedule=cosine"
+    ours, theirs = made(schedule), made(schedule)
+    ours.start(InProcessGrid(4), num_rounds=2)
+    assert_same(run_by_flower(theirs, WaitingGrid(4), rounds=2), ours)
+    whole = made("strategy=fedavg rounds=2 train.schedule=cosine")
+    whole.start(InProcessGrid(4))
+    assert not torch.equal(whole.state["conv1.weight"], ours.state["conv1.weight"])
+
+
+class Halved(Strategy):
+    """A wrapper, as Flower's own are, that changes the arrays which a strategy returns."""
+
+    def __init__(self, wrapped: NestedStrategy) -> None:
+        self.wrapped = wrapped
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return self.wrapped.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        arrays, metrics = self.wrapped.aggregate_train(server_round, replies)
+        return ArrayRecord({k: v / 2 for k, v in arrays.to_torch_state_dict().items()}), metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return self.wrapped.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        return self.wrapped.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        self.wrapped.summary()
+
+
+def test_a_wrapper_that_changes_the_arrays_is_what_clients_train_and_test() -> None:
+    strategy, grid = made("strategy=fedavg evaluate.clients_every=1"), WaitingGrid(4)
+    start = strategy.arrays()
+    arrays = Strategy.start(Halved(strategy), grid, start, num_rounds=2).arrays
+    assert_same(arrays, strategy)
+    (submodel,) = map(strategy.submodels.at, strategy.levels)
+    tested = [m for m in grid.sent if m.metadata.message_type == "evaluate"][-1]
+    weights = unpack(tested.content.array_records["arrays"], submodel.form)
+    part = extract(strategy.state, submodel.map)
+    assert all(torch.equal(weights[name], part[name]) for name in part)
 
 
 def test_empty_arrays_leave_the_start_to_the_strategy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from protocol.records import Work
 from server_app.app import strategy_of
+from server_app.config import composing
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.aggregators import AGGREGATORS
 from tests.support import methods
@@ -19,6 +21,7 @@ from tests.support.methods import HalfSteps, OwnHeads, TakesTurns, TwiceARound, 
 FEDAVG = "strategy=fedavg strategy.name={}"
 """A method of the tests has no YAML of its own: fedavg's sets the fields that all have."""
 
+TURNS = "strategy=takes-turns"
 WIDTHS = "strategy.ratios=null strategy.widths=[0.25,0.5,0.75,1.0]"
 """Levels that all have the network's last head."""
 
@@ -28,12 +31,20 @@ def federate(tmp_path: Path) -> Federate:
     return federate_in(tmp_path)
 
 
-def test_a_client_trains_other_slices_in_other_rounds(
-    federate: Federate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def turns(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method with a plan of its own, and a YAML that sets its fields and no others."""
     register(monkeypatch, TakesTurns)
+    conf = tmp_path_factory.mktemp("conf")
+    shutil.copytree(composing.CONF, conf, dirs_exist_ok=True)
+    (conf / "strategy" / "takes-turns.yaml").write_text("name: takes-turns\n")
+    monkeypatch.setattr(composing, "CONF", conf)
+
+
+@pytest.mark.usefixtures("turns")
+def test_a_client_trains_other_slices_in_other_rounds(federate: Federate) -> None:
     grid = InProcessGrid(4)
-    strategy, lines = federate(FEDAVG.format("takes-turns"), grid)
+    strategy, lines = federate(TURNS, grid)
     works = [Work.read(m.content) for m in grid.sent if m.metadata.message_type == "train"]
     for work in works:
         level = strategy.levels[(work.told["hello"] + work.told["round"]) % 3]
@@ -41,15 +52,21 @@ def test_a_client_trains_other_slices_in_other_rounds(
         assert work.told["round"] == work.round
     client_0 = [work.slice.blocks for work in works if work.told["hello"] == 0]
     assert client_0 == [strategy.levels[1].slice.blocks, strategy.levels[2].slice.blocks]
+    assert strategy.coverage.lacks == {}
     replied = [{level: part["replied"] for level, part in line["slices"].items()} for line in lines]
     assert replied == [{"1": 1, "2": 2, "3": 1}, {"1": 1, "2": 1, "3": 2}]
 
 
-def test_blocks_that_a_client_does_not_hold_cost_it_no_bytes(
-    federate: Federate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    register(monkeypatch, TakesTurns)
-    strategy, lines = federate(FEDAVG.format("takes-turns rounds=1"))
+@pytest.mark.usefixtures("turns")
+def test_a_key_that_a_method_does_not_have_is_answered_with_those_that_it_has() -> None:
+    choices = "choose from cost, name, norm, scaler, tolerance"
+    with pytest.raises(ConfigError, match=f"no key 'widths' in strategy; {choices}"):
+        compose(f"{TURNS} strategy.widths=[0.5,1]")
+
+
+@pytest.mark.usefixtures("turns")
+def test_blocks_that_a_client_does_not_hold_cost_it_no_bytes(federate: Federate) -> None:
+    strategy, lines = federate(f"{TURNS} rounds=1")
     one, two, three = (lines[0]["slices"][level] for level in ("1", "2", "3"))
     sizes = {}
     for level in strategy.levels:
@@ -65,7 +82,10 @@ def test_a_client_may_have_two_slices_in_one_round(
     federate: Federate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(monkeypatch, TwiceARound)
-    _, (line,) = federate(FEDAVG.format("twice-a-round rounds=1"))
+    grid = InProcessGrid(4)
+    _, (line,) = federate(FEDAVG.format("twice-a-round rounds=1"), grid)
+    seeds = [Work.read(m.content).seed for m in grid.sent if m.metadata.message_type == "train"]
+    assert len(set(seeds)) == 5
     assert line["clients"]["sampled"] == line["clients"]["replied"] == 5
     assert {level: part["replied"] for level, part in line["slices"].items()} == {
         "1": 1, "2": 1, "3": 1, "4": 2,
@@ -106,10 +126,11 @@ def test_a_method_says_which_submodels_are_tested(
 ) -> None:
     register(monkeypatch, HalfSteps)
     _, lines = federate(f"{FEDAVG.format('half-steps')} evaluate.clients_every=1")
-    assert list(lines[-1]["asked"]) == ["local"]
-    assert "global" not in lines[-1]
-    assert [n for n, level in lines[-1]["levels"].items() if "accuracy" in level] == ["1"]
-    assert lines[-1]["mean"] == lines[-1]["levels"]["1"]["accuracy"]
+    assert list(lines[-1]["asked"]) == ["small"]
+    assert {"local", "global"}.isdisjoint(lines[-1])
+    assert 0 <= lines[-1]["small"] <= 1
+    assert [n for n, level in lines[-1]["levels"].items() if "accuracy" in level] == ["smallest"]
+    assert lines[-1]["mean"] == lines[-1]["levels"]["smallest"]["accuracy"]
 
 
 # --- aggregators -------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from strategies.base import NestedStrategy
 from strategies.fleet.enrolment import Client
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level
-from strategies.levels.submodels import Submodel
-from strategies.method_settings import MethodSettings
+from strategies.levels.submodels import Cut
+from strategies.method_settings import MethodSettings, PlannedSettings
 from strategies.registry import METHODS
 from training.local_training import LocalTraining
 from training.placement import PlacedNetwork
@@ -30,9 +30,9 @@ def register(monkeypatch: pytest.MonkeyPatch, method: type[NestedStrategy]) -> N
     monkeypatch.setitem(METHODS, name, f"{method.__module__}:{method.__qualname__}")
 
 
-def settings_named(default: str) -> type[MethodSettings]:
+def settings_named(default: str) -> type[PlannedSettings]:
     @dataclass(frozen=True, kw_only=True)
-    class Settings(MethodSettings):
+    class Settings(PlannedSettings):
         name: str = default
 
     return Settings
@@ -41,10 +41,17 @@ def settings_named(default: str) -> type[MethodSettings]:
 # --- assignment ------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
+class TakesTurnsSettings(MethodSettings):
+    """No widths, splits or ratios: the method has a plan of its own."""
+
+    name: str = "takes-turns"
+
+
 class TakesTurns(NestedStrategy):
     """Clients train another block pattern in each round, none of them a level of depth or width."""
 
-    Settings = settings_named("takes-turns")
+    Settings = TakesTurnsSettings
 
     def plan(self) -> list[Level]:
         task = self.federation.task
@@ -52,11 +59,14 @@ class TakesTurns(NestedStrategy):
         slices = [Slice(blocks=blocks) for blocks in patterns]
         return [Level(n, each, each, cost(task, each)) for n, each in enumerate(slices, 1)]
 
+    def levels_of(self, client: Client) -> Sequence[Level]:
+        return self.levels
+
     def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
         for client in clients:
             level = self.levels[(client.number + round) % 3]
             told = {"hello": client.number, "round": round}
-            yield Assignment(client, self.submodels.at(level), weight=round, told=told)
+            yield Assignment(client, Cut(level), weight=round, told=told)
 
 
 class TwiceARound(NestedStrategy):
@@ -66,7 +76,7 @@ class TwiceARound(NestedStrategy):
 
     def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
         yield from super().assign(round, clients)
-        yield Assignment(clients[0], self.submodels.at(self.levels[-1]))
+        yield Assignment(clients[0], Cut(self.levels[-1]))
 
 
 # --- banks -----------------------------------------------------------------------------------
@@ -96,11 +106,11 @@ class HalfSteps(NestedStrategy):
     def server_step(self, state: State, previous: State) -> State:
         return {name: (state[name] + previous[name]) / 2 for name in state}
 
-    def tested(self) -> Mapping[str, Submodel]:
-        return {"1": self.submodels.at(self.levels[0])}
+    def tested(self) -> Mapping[str, Cut]:
+        return {"smallest": Cut(self.levels[0])}
 
-    def tested_by(self, client: Client) -> Mapping[str, Submodel]:
-        return {"local": self.submodels.at(self.levels[0])}
+    def tested_by(self, client: Client) -> Mapping[str, Cut]:
+        return {"small": Cut(self.levels[0])}
 
 
 # --- the client half -----------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from server_app.config.composing import (
 )
 from server_app.config.saved import CONFIG_FILE
 from strategies.federation import FleetConfig
+from strategies.methods.decoupled import DecoupledSettings
 from strategies.methods.heterofl import HeteroFLSettings
 from strategies.methods.scalefl import ScaleFLSettings
 
@@ -109,7 +110,7 @@ def test_overrides_change_what_they_name() -> None:
     )
     assert (config.train.lr, config.train.milestones, config.train.epochs) == (0.05, (3, 5), 5)
     assert (config.dataset.seed, config.dataset.clients, config.name) == (7, 100, "first")
-    assert config.strategy.ratios == config.fleet.budgets
+    assert config.strategy == DecoupledSettings(ratios=config.fleet.budgets)
 
 
 def test_heterofl_asks_the_model_for_its_norm_and_scaler() -> None:
@@ -127,7 +128,7 @@ def test_heterofl_asks_the_model_for_its_norm_and_scaler() -> None:
 def test_what_a_strategy_asks_of_models_is_left_out_for_one_that_has_no_such_option() -> None:
     config = compose("strategy=heterofl model=bert-tiny dataset=docstrings")
     assert config.model.options == {"vocabulary": 30522, "positions": 512, "dropout": 0.1}
-    assert config.strategy.widths == (0.35, 0.5, 0.7, 1.0)
+    assert config.strategy == compose("strategy=heterofl").strategy
 
 
 def test_an_experiment_sets_groups_and_values_and_yields_to_overrides() -> None:
@@ -409,6 +410,9 @@ def test_a_run_of_before_its_keys_were_renamed_is_read(tmp_path: Path) -> None:
     assert load(tmp_path / CONFIG_FILE) == now
     resumed = compose(f"resume={tmp_path} rounds=30")
     assert (resumed.in_flight, resumed.rounds, resumed.strategy) == (7, 30, now.strategy)
+    (tmp_path / CONFIG_FILE).write_text(text.replace("masked-cross-entropy", "self-distillation"))
+    with pytest.raises(ConfigError, match="the objective self-distillation, which heterofl has no"):
+        load(tmp_path / CONFIG_FILE)
     distilled = dump(compose("")).replace("  beta: 0.1\n", "")
     old = "  objective: self-distillation\n  objective_settings: {beta: 0.4, start: 3}\n"
     distilled = distilled.replace("  start: 1\n", "").replace(

@@ -8,8 +8,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from server_app import app as server
-from server_app.config.composing import ConfigError, _merge_per_strategy, choices, compose
+from server_app.config.composing import Config, ConfigError, _merge_per_strategy, choices, compose
 from server_app.record.run_record import RunRecord
+from strategies.method_settings import PlannedSettings
 from strategies.methods.scalefl import ScaleFLSettings
 from tests.support.grids import InProcessGrid
 
@@ -33,6 +34,11 @@ ROWS = [
 ]
 
 
+def planned(config: Config) -> PlannedSettings:
+    assert isinstance(config.strategy, PlannedSettings)
+    return config.strategy
+
+
 def test_every_table_and_network_has_a_recipe() -> None:
     recipes = [name for name in choices("experiment") if name.startswith("scalefl_table")]
     assert recipes == sorted(f"scalefl_{recipe}" for recipe in SPLITS)
@@ -42,7 +48,7 @@ def test_every_table_and_network_has_a_recipe() -> None:
 def test_a_row_has_the_levels_of_its_table(recipe: str, method: str) -> None:
     config = compose(f"experiment=scalefl_{recipe} strategy={method}")
     assert config.model.name == recipe.partition("_")[2]
-    strategy = config.strategy
+    strategy = planned(config)
     assert (strategy.name, strategy.ratios) == (method, None)
     splits, widths = (SPLITS[recipe], None) if method == "scalefl" else (None, WIDTHS[recipe])
     assert (strategy.splits, strategy.widths) == (splits, widths)
@@ -71,7 +77,7 @@ def test_a_recipe_has_the_settings_of_the_paper(
 def test_scalefl_is_the_recipes_default_and_any_strategy_has_levels_in_them() -> None:
     recipe = "experiment=scalefl_table3_msdnet24"
     assert compose(recipe) == compose(f"{recipe} strategy=scalefl")
-    assert compose(f"{recipe} strategy=decoupled").strategy.widths == WIDTHS["table3_msdnet24"]
+    assert planned(compose(f"{recipe} strategy=decoupled")).widths == WIDTHS["table3_msdnet24"]
 
 
 def test_the_columns_of_the_tables_are_overrides() -> None:
@@ -98,7 +104,7 @@ def test_bert_starts_from_the_published_weights_and_a_small_one_from_chance(meth
 def test_what_is_typed_wins_over_the_recipe_for_the_strategy_and_for_the_scale() -> None:
     levels = "strategy.splits=[[27,0.5],[54,1]] rounds=3 dataset=mnist"
     config = compose(f"{levels} scale=small experiment=scalefl_table3_resnet110")
-    assert config.strategy.splits == ((27, 0.5), (54, 1.0))
+    assert planned(config).splits == ((27, 0.5), (54, 1.0))
     assert (config.rounds, config.dataset.name) == (3, "mnist")
 
 
