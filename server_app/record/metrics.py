@@ -42,6 +42,7 @@ class ClientCounts(TypedDict, total=False):
     refused: dict[str, int]  # by reason
     failed: dict[str, int]  # by reason
     problems: dict[str, str]  # by the client's number: what was wrong with its reply
+    forgot: int  # had lost what they should remember, and started afresh
 
 
 class Traffic(TypedDict, total=False):

@@ -192,7 +192,7 @@ def test_what_the_caller_says_reaches_the_clients_and_its_own_test_is_called() -
         seen[round] = float(arrays.to_torch_state_dict()["conv1.weight"].abs().sum())
         return MetricRecord({"sum": seen[round]})
 
-    strategy = made("strategy=fedavg")
+    strategy = made("strategy=fedavg evaluate.clients_every=1")
     result = strategy.start(
         grid,
         num_rounds=1,
