@@ -39,9 +39,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "inference/thresholds.py": ("inference/test_inference.py",),
     "data/partition.py": ("data/test_partition.py",),
     "strategies/fleet/enrolment.py": ("strategies/fleet/test_introductions.py",),
-    "strategies/fleet/roster.py": ("strategies/fleet/test_enrolment.py",),
+    "strategies/fleet/roster.py": ("strategies/fleet/test_roster.py",),
     "strategies/fleet/streaming.py": ("strategies/fleet/test_streaming.py",),
-    "strategies/rounds/folding.py": ("strategies/rounds/test_replies.py",),
+    "strategies/rounds/folding.py": (
+        "strategies/rounds/test_replies.py",
+        "client_app/test_memory.py",
+    ),
     "strategies/methods/scalefl.py": ("strategies/methods/test_scalefl.py",),
     "training/shared_losses.py": (
         "training/test_shared_losses.py",

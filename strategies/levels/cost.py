@@ -96,6 +96,8 @@ def path_costs(task: Task, slice: Slice, kind: CostKind) -> PathCosts:
     Only `kind` is sure to be counted, memory for `NORMABLE` images. Norms, slow on `meta`, are
     passed over where it is not memory: they change no shape and have no MACs.
     """
+    if slice.exits is None:
+        raise ValueError("a slice without exits: expected those whose costs are asked for")
     net = task.build(slice, device="meta")
     meter = Meter(net, NORMABLE)
     if kind != "memory":
@@ -112,7 +114,7 @@ def path_costs(task: Task, slice: Slice, kind: CostKind) -> PathCosts:
         head.register_forward_hook(take)
     with meter.running(kind):
         net(task.input(NORMABLE, device="meta"))
-    exits = slice.exits or (task.units,)
+    exits = slice.exits
     if exits[-1] == task.units:
         take()  # the network's final head is none of the early exits'
     return PathCosts(

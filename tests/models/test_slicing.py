@@ -224,6 +224,8 @@ def test_axes_made_of_parts_are_cut_in_each_part(
 def test_private_tensors_live_whole_in_their_bank() -> None:
     full, half = nn.BatchNorm1d(8), nn.BatchNorm1d(4)
     mapping = slice_map(full, half, bank_of=statistics_in("half"))
+    starts, length = mapping.regions["running_mean"].runs
+    assert (starts.tolist(), length, mapping.regions["running_mean"].banked) == ([0], 4, True)
     state = {**full.state_dict(), "running_mean@half": torch.arange(4.0)}
     state |= {"running_var@half": torch.ones(4), "num_batches_tracked@half": torch.tensor(7)}
     cut = extract(state, mapping)

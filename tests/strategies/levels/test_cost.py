@@ -143,3 +143,8 @@ def test_without_a_batch_the_cost_is_that_of_one_image() -> None:
     pair = cost(task, batch=2)
     assert cost(task) == Cost(pair.parameters, pair.macs, pair.memory // 2)
     assert Cost() == Cost(0, 0, 0)
+
+
+def test_the_costs_of_a_path_are_those_of_the_exits_that_are_named() -> None:
+    with pytest.raises(ValueError, match="a slice without exits: expected those whose costs"):
+        path_costs(Task("resnet20"), Slice(), "parameters")

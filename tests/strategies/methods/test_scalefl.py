@@ -239,3 +239,9 @@ def test_levels_that_share_a_depth_train_together(
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
         own_norm = trained.state[f"bn1.running_mean@level{level.number}"]
         assert torch.equal(ours["bn1.running_mean"], own_norm)
+
+
+def test_by_default_the_paper_s_values_are_taken_by_hand_and_by_yaml_alike() -> None:
+    by_hand = ScaleFLSettings(ratios=(0.125, 0.25, 0.5, 1.0))
+    assert (by_hand.beta, by_hand.temperature, by_hand.start) == (0.1, 3.0, 1)
+    assert compose("strategy=scalefl fleet=even").strategy == by_hand

@@ -27,6 +27,7 @@ class Liars(InProcessGrid):
 
     def __init__(self) -> None:
         super().__init__(8, self.lie)
+        self.run_dir = Path()
         self.examples: dict[int, int] = {}
         self.down: dict[int, int] = defaultdict(int)
         self.up: dict[int, int] = defaultdict(int)
@@ -57,8 +58,9 @@ Round = tuple[Liars, dict[str, Any]]
 @pytest.fixture(scope="module")
 def liars(tmp_path_factory: pytest.TempPathFactory) -> Round:
     grid = Liars()
-    federate = federate_in(tmp_path_factory.mktemp("runs"))
-    _, (line,) = federate(f"{FAST} fleet.clients=8 clients_per_round=8", grid)
+    folder = tmp_path_factory.mktemp("runs")
+    _, (line,) = federate_in(folder)(f"{FAST} fleet.clients=8 clients_per_round=8", grid)
+    (grid.run_dir,) = folder.iterdir()
     return grid, line
 
 
@@ -126,3 +128,10 @@ def test_clients_weigh_the_same_or_by_their_examples(
     # All four hold the first channel: (0 + 1 + 2 + 3) / 4, or (0*1 + 1*2 + 2*3 + 3*4) / 10.
     assert strategy.state["conv1.weight"][0].unique().tolist() == [mean]
     assert strategy.state["conv1.weight"][-1].unique().tolist() == [3]  # the largest alone
+
+
+def test_progress_counts_every_reply_whatever_it_is(liars: Round) -> None:
+    progress = liars[0].run_dir / "progress.jsonl"
+    lines = [json.loads(line) for line in progress.read_text().splitlines()]
+    replies = [(line["done"], line["of"]) for line in lines if line["event"] == "reply"]
+    assert replies == [(number, 8) for number in range(1, 9)]
