@@ -154,5 +154,10 @@ EQUAL: dict[tuple[str, str, str], str] = {
         'return trained.examples if self.federation.weighting == "examples" else 1',
         "1 -> 2",
     ): "a mean in which all weigh 2 is that in which all weigh 1",
+    (
+        "strategies/methods/scalefl.py",
+        "if beta and number < len(logits):  # the last exit has nothing to learn from itself",
+        "beta and number < len(logits) -> (beta or number < len(logits))",
+    ): "what weighs 0, or is an answer's divergence from itself, adds 0",
 }
 """The reason for each."""

@@ -243,7 +243,7 @@ def test_the_ten_lines_of_a_server_of_ones_own_run(checkout: Path) -> None:
     script = f"""
 from flwr.app import Context, RecordDict
 from nestfl.local_engine import LocalGrid
-{OWN_SERVER.replace("rounds=3", f"{SHORT_RUN} rounds=3")}
+{OWN_SERVER.replace("fleet=small rounds=3", f"{SHORT_RUN} rounds=3")}
 context = Context(1, 0, {{}}, RecordDict(), {{}})
 app(grid=LocalGrid(4), context=context)
 """
