@@ -272,3 +272,10 @@ def test_nestfl_run_trains_a_users_own_network_with_a_users_own_strategy(checkou
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert (checkout / "runs" / "mine" / "summary.json").is_file()
+
+
+@pytest.mark.parametrize("page", sorted(PROJECT.glob("docs/**/*.md")), ids=lambda page: page.name)
+def test_files_that_the_docs_name_are_there(page: Path) -> None:
+    named = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|yaml|sh|md))`", page.read_text()))
+    named = {file for file in named if "NAME" not in file}
+    assert [file for file in sorted(named) if not (PROJECT / file).exists()] == []
