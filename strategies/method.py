@@ -218,16 +218,15 @@ class Method:
         if not self.levels:
             self.ratios = tuple(tensors["ratios"].tolist())
             self._prepare()
-        self.adopt(
-            {k.removeprefix("state."): v for k, v in tensors.items() if k.startswith("state.")}
-        )
+        state = {k.removeprefix("state."): v for k, v in tensors.items() if k.startswith("state.")}
+        self.adopt(state, "the checkpoint")
         lists = {name: tensor.tolist() for name, tensor in tensors.items() if "." not in name}
         self.round = int(tensors["round"])
         self.roster.held = set(lists.get("held", []))
         self.untrained = set(lists.get("untrained", []))
         self.last_replies = dict(lists.get("last_replies", []))
 
-    def adopt(self, state: State) -> None:
+    def adopt(self, state: State, what: str = "the state") -> None:
         """Take another global state in place of this one, of the same model and plan."""
         given, own = (
             {k: (v.shape, v.dtype) for k, v in each.items()} for each in (state, self.state)
@@ -235,7 +234,7 @@ class Method:
         different = {name for name in given.keys() | own.keys() if given.get(name) != own.get(name)}
         if different:
             raise FederationError(
-                f"the state is of another model or plan: {sorted(different)[:3]} and "
+                f"{what} is of another model or plan: {sorted(different)[:3]} and "
                 f"{max(0, len(different) - 3)} more differ"
             )
         self.state = dict(state)
