@@ -208,7 +208,7 @@ def test_a_late_client_is_left_behind_at_the_deadline(federate: Federate) -> Non
     def silent(message: Message, reply: Message) -> None:
         return None
 
-    _, lines = federate("rounds=1 deadline=20", InProcessGrid(4, of_client_2(silent)))
+    _, lines = federate("rounds=1 deadline=8", InProcessGrid(4, of_client_2(silent)))
     assert lines[0]["clients"]["failed"] == {"late": 1}
 
 
