@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from server_app.config.composing import load as load_config
-from server_app.record.checkpoint import load
+from tests.support.simulations import NESTFL, SMOKE, assert_same_weights, nestfl, weights
 
 pytestmark = pytest.mark.processes
 
@@ -25,40 +21,6 @@ PACKAGES = (
     *("client_app", "conf", "data", "inference", "models", "nestfl", "protocol", "server_app"),
     *("strategies", "training"),
 )
-
-NESTFL = [sys.executable, "-c", "from nestfl.cli import app; app()"]
-SMOKE = ["run", "experiment=smoke", "rounds=3"]
-
-
-def nestfl(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*NESTFL, *arguments], capture_output=True, text=True, timeout=580,
-                          env=os.environ | environment)  # fmt: skip
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return dict(load(run).tensors)
-
-
-def assert_same_weights(first: Path, second: Path) -> None:
-    one, other = weights(first), weights(second)
-    assert one.keys() == other.keys()
-    assert [name for name in one if not torch.equal(one[name], other[name])] == []
-
-
-def descendants(ancestor: int) -> list[tuple[int, str]]:
-    """The processes below one, as (pid, command); a child's pid may be the smaller."""
-    # -ww: with COLUMNS set, ps would cut the commands off there.
-    listing = subprocess.run(["ps", "-wweo", "pid=,ppid=,args="], capture_output=True, text=True)
-    children: dict[int, list[tuple[int, str]]] = {}
-    for line in listing.stdout.splitlines():
-        pid, parent, *command = line.split(None, 2)
-        children.setdefault(int(parent), []).append((int(pid), " ".join(command)))
-    found, left = [], [ancestor]
-    while left:
-        below = children.get(left.pop(), [])
-        found += below
-        left += [pid for pid, _ in below]
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -88,58 +50,10 @@ def test_the_local_engine_gives_the_same_weights(finished: Path, tmp_path: Path)
     assert_same_weights(finished, run)
 
 
-def test_a_server_killed_and_resumed_with_two_workers_ends_with_the_weights_of_one(
-    finished: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "killed"
-    log = tmp_path / "output"
-    with log.open("wb") as output:
-        started = subprocess.Popen([*NESTFL, *SMOKE, "--run-dir", str(run), "--workers", "2"],
-                                   stdout=output, stderr=subprocess.STDOUT)  # fmt: skip
-    checkpoints = run / "checkpoints"
-    while not list(checkpoints.glob("round-000001*")) and started.poll() is None:
-        time.sleep(0.05)
-    below = descendants(started.pid)
-    servers = [pid for pid, command in below if "flwr-simulation" in command]
-    for pid in servers:
-        os.kill(pid, signal.SIGKILL)
-    assert servers, f"among {below}, after:\n{log.read_text()}"
-    assert started.wait(timeout=300) != 0
-    assert not (run / "summary.json").exists()
-    done = nestfl("run", "--resume", str(run), "--workers", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert_same_weights(finished, run)
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
-
-
 def test_a_wrong_override_ends_at_once_with_the_choices() -> None:
     done = nestfl("run", "strategy=nope")
     assert done.returncode == 2
     assert "unknown strategy 'nope'; choose from decoupled, fedavg, heterofl" in done.stderr
-
-
-def test_where_a_clients_process_dies_the_run_goes_on_once_by_itself(
-    finished: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "died"
-    log = tmp_path / "output"
-    with log.open("wb") as output:
-        started = subprocess.Popen(
-            [*NESTFL, *SMOKE, "min_replies=1.0", "--run-dir", str(run), "--workers", "1"],
-            stdout=output, stderr=subprocess.STDOUT)  # fmt: skip
-    while not list((run / "checkpoints").glob("round-000001*")) and started.poll() is None:
-        time.sleep(0.05)
-    actors = [pid for pid, command in descendants(started.pid) if "ClientAppActor" in command]
-    assert actors, log.read_text()
-    for pid in actors:
-        os.kill(pid, signal.SIGKILL)
-    assert started.wait(timeout=500) == 0, log.read_text()
-    assert "processes of clients died after round " in log.read_text()
-    assert f"Going on from the last checkpoint, once: resume={run}" in log.read_text()
-    assert_same_weights(finished, run)
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
 
 
 AS_NOBODY = ["--reuid=65534", "--regid=65534", "--clear-groups"]
