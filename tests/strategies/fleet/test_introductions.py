@@ -11,17 +11,8 @@ from flwr.app import Error, RecordDict
 from data import DatasetSpec
 from protocol.records import Profile
 from strategies.federation import Federation, FleetConfig
-from strategies.fleet import enrolment, streaming
 from strategies.fleet.enrolment import Client, enrol, wait_for_nodes
 from tests.support.scripted import Answer, Clock, Script, ScriptedGrid
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(streaming, "time", clock)
-    monkeypatch.setattr(enrolment, "time", clock)
-    return clock
 
 
 def profile(partition: int | None = None, examples: int = 10) -> Profile:

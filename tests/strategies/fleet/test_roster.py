@@ -10,17 +10,8 @@ from flwr.app import RecordDict
 from data import DatasetSpec
 from protocol.records import Profile
 from strategies.federation import Federation, FederationError, FleetConfig
-from strategies.fleet import enrolment, streaming
 from strategies.fleet.roster import Roster
 from tests.support.scripted import Answer, Clock, Script, ScriptedGrid
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(streaming, "time", clock)
-    monkeypatch.setattr(enrolment, "time", clock)
-    return clock
 
 
 def roster(clients: int = 4, min_replies: float | None = None) -> Roster:

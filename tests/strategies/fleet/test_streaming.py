@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from strategies.fleet import streaming
 from strategies.fleet.streaming import Reply, stream
 from tests.support.scripted import Answer, Clock, Script, ScriptedGrid, after, letters, message
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(streaming, "time", clock)
-    return clock
 
 
 def to_nodes(*nodes: int) -> Iterator[tuple[int, Message]]:
