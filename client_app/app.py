@@ -50,21 +50,28 @@ def train(message: Message, context: Context) -> Message:
     report = fit(net, data, training.loss, work.train, work.round, work.seed)
     state = training.reply(net)
     memory.keep(work.round, training.memory)
-    trained = Trained(report.examples, report.loss, report.seconds, forgot=recalled is None)
+    trained = Trained(
+        report.examples,
+        report.loss,
+        report.seconds,
+        forgot=recalled is None,
+        classes=training.classes,
+    )
     content = RecordDict({"arrays": pack(state), "metrics": trained.record()})
     return Message(content, reply_to=message)
 
 
 @app.evaluate()
 def test(message: Message, context: Context) -> Message:
-    """Evaluate every exit of the slice on this device's test part."""
+    """Evaluate every exit of the slice on the part of this device's data that the server names."""
     work, net = received(message)
     data = own_data(work, context)
     if work.statistics == "own":
         net = with_own_statistics(net, data.train, work.train)
-    reports = evaluate(net, data.test, work.train)
+    parts = {"test": data.test, "validation": data.validation}
+    reports = evaluate(net, parts[work.part], work.train)
     if not reports:
-        raise ValueError("this client has no test examples")
+        raise ValueError(f"this client has no {work.part} examples")
     found = Evaluation(
         reports[0].examples,
         tuple(report.accuracy for report in reports),

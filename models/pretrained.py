@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from torch import Tensor
 
@@ -63,13 +62,8 @@ def load_pretrained(task: Task, net: SlicedNetwork, weights: State) -> None:
 
 def _heads(task: Task, net: SlicedNetwork) -> set[str]:
     """Return the tensors that belong to a task rather than to the network."""
-    state = net.state_dict()
-    other = replace(task, num_classes=task.num_classes + 1).build(Slice(), "meta").state_dict()
-    return {
-        name
-        for name, tensor in state.items()
-        if name not in other or other[name].shape != tensor.shape
-    }
+    state, plain = net.state_dict(), task.build(Slice(), "meta").state_dict()
+    return (state.keys() - plain.keys()) | task.class_rows(Slice())
 
 
 def _name_in(state: State, name: str) -> str:

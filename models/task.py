@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -39,9 +40,21 @@ class Task:
         options = dict(self.options)
         return build(self.model, self.num_classes, self.in_channels, slice, device, **options)
 
+    def class_rows(self, slice: Slice) -> frozenset[str]:
+        """Return the names of a slice's tensors that have a row for each class."""
+        return _class_rows(self, slice)
+
     def input(self, batch: int, device: torch.device | str = "cpu") -> Tensor:
         """Return a batch of the largest inputs there are; their values mean nothing."""
         if family(self.model).reads == "tokens":
             return torch.ones(batch, self.tokens, dtype=torch.int64, device=device)
         size = self.image_size
         return torch.zeros(batch, self.in_channels, size, size, device=device)
+
+
+@cache
+def _class_rows(task: Task, slice: Slice) -> frozenset[str]:
+    """Find them by a network for one class more: it has one row more of them."""
+    state = task.build(slice, "meta").state_dict()
+    other = replace(task, num_classes=task.num_classes + 1).build(slice, "meta").state_dict()
+    return frozenset(name for name, tensor in state.items() if other[name].shape != tensor.shape)

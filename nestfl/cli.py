@@ -148,6 +148,47 @@ def run(**request: Any) -> None:
 
 
 @app.command(
+    cls=TakesOverrides,
+    epilog="""\b
+    Examples:
+      nestfl compare strategy=scalefl,heterofl,fedavg seed=0,1,2 rounds=30
+      nestfl compare experiment=bench_digits strategy=scalefl,heterofl seed=range(0,5)
+      nestfl compare strategy=heterofl strategy.dynamic=false,true seed=0,1,2 --target 0.9
+
+    The same command goes on where it was stopped; one more seed or strategy is added to the runs
+    that are there.""",
+)
+@click.argument(
+    "overrides",
+    nargs=-1,
+    metavar="[KEY=VALUE,VALUE...]...",
+    help="Settings that differ from conf/; of those with several values all combinations are run.",
+)
+@click.option(
+    "--jobs",
+    metavar="N",
+    type=COUNT,
+    help="Runs at a time; as many as there are GPUs or cores if not given, one on Ray.",
+)
+@click.option(
+    "--baseline",
+    metavar="KEY=VALUE",
+    help="The choice that the others are compared to; the first strategy if not given.",
+)
+@click.option(
+    "--target",
+    metavar="SHARE",
+    type=click.FloatRange(0, 1),
+    help="Mean accuracy of the levels to reach; one that all have reached if not given.",
+)
+def compare(**request: Any) -> None:
+    """Run all combinations of settings, and show what can be said of them."""
+    from nestfl.commands import compare as comparer
+
+    raise SystemExit(comparer.compare(comparer.Request(**request)))
+
+
+@app.command(
     epilog="""\b
     Examples:
       nestfl predict runs/RUN photos/ --budget 0.7 --output answers.csv
@@ -163,6 +204,9 @@ def run(**request: Any) -> None:
 )
 @click.option(
     "--level", metavar="N", type=int, help="The level that answers; the largest if not given."
+)
+@click.option(
+    "--best", is_flag=True, help="Answer from the run's best checkpoint on validation data."
 )
 @click.option(
     "--budget",
@@ -216,6 +260,31 @@ def predict(json: bool, **request: Any) -> None:
     except (ValueError, OSError, FederationError) as error:
         _refuse("predict", error)
     click.echo(predictor.as_json(report)) if json else predictor.show(report)
+
+
+@app.command(
+    epilog="""\b
+    Examples:
+      nestfl report runs/RUN
+      nestfl report runs/* --output all.html"""
+)
+@click.argument(
+    "runs", nargs=-1, required=True, type=FILE, metavar="RUN...", help="Run directories."
+)
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=FILE,
+    help="Where the page goes; report.html in the run's directory, or here if there are several.",
+)
+def report(runs: tuple[Path, ...], output: Path | None) -> None:
+    """Make a page about a run, or about several: those that differ in their seed are averaged."""
+    from nestfl.commands import report as reporter  # imports torch: not for --help
+
+    try:
+        click.echo(f"report: {reporter.report(runs, output)}")
+    except (ValueError, OSError) as error:
+        _refuse("report", error)
 
 
 def _refuse(command: str, error: Exception) -> NoReturn:

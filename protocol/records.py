@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
@@ -44,6 +44,9 @@ LEAST_BUDGET = 1e-6
 """Of the full model. What affords less is no device of this fleet, and nothing is that small."""
 LONGEST_PROFILE, LONGEST_WORK = 2_000, 10**6
 """Bytes of JSON."""
+
+Part = Literal["test", "validation"]
+"""Of a client's data: what it may be asked to test a network on."""
 
 
 class OtherCodeError(ProtocolError):
@@ -92,6 +95,8 @@ class Work:
     """Of this client in this round."""
     statistics: StatisticsKind = "own"
     """Of batch norm in a client's test: those of its training examples, or of each test batch."""
+    part: Part = "test"
+    """Of the client's data, which a test is made on."""
 
     def record(self) -> ConfigRecord:
         """Return all but what is as by default, which both sides know, in few bytes."""
@@ -180,6 +185,8 @@ class Trained:
     seconds: float
     forgot: bool = False
     """Whether the client has lost what it should remember, and started afresh."""
+    classes: tuple[int, ...] | None = None
+    """The classes of its training examples, where its method tells the server."""
 
     def record(self) -> MetricRecord:
         record = MetricRecord(
@@ -187,6 +194,8 @@ class Trained:
         )
         if self.forgot:
             record["forgot"] = 1
+        if self.classes is not None:
+            record["classes"] = list(self.classes)
         return record
 
     @classmethod
@@ -194,15 +203,24 @@ class Trained:
         """Return a client's report of its training, or raise ProtocolError."""
         with reading("a report"):
             metrics = _record(content, METRICS, MetricRecord)
-            forgot = "forgot" in metrics
-            expected = ("num-examples", "loss", "seconds", *(["forgot"] if forgot else []))
-            check_names(metrics, expected, METRICS)
+            optional = [name for name in ("forgot", "classes") if name in metrics]
+            check_names(metrics, ("num-examples", "loss", "seconds", *optional), METRICS)
             return cls(
                 whole(metrics["num-examples"], "num-examples"),
                 number(metrics["loss"], "loss"),
                 within(metrics["seconds"], "seconds", 0, MOST),
-                forgot,
+                "forgot" in metrics,
+                _classes(metrics["classes"]) if "classes" in metrics else None,
             )
+
+
+def _classes(given: object) -> tuple[int, ...]:
+    """Return the classes that a client says it has: some, in ascending order."""
+    found = given if isinstance(given, list) else []
+    classes = tuple(whole(each, "a class") for each in found)
+    if not classes or list(classes) != sorted(set(classes)):
+        raise ProtocolError(f"classes are {shown(given)}: expected ascending numbers, each once")
+    return classes
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -23,6 +25,7 @@ from server_app.record import checkpoint
 from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
+from server_app.report.end_of_run import make_report
 from strategies.base import NestedStrategy
 from strategies.registry import method
 from strategies.rounds.evaluation import Evaluate
@@ -41,22 +44,31 @@ def main(grid: Grid, context: Context) -> None:
     directory = str(context.run_config.get("run-dir", ""))
     if simulated_in and not directory:
         start = start_of_paths(start)
-    config = compose(with_absolute_paths(start, str(context.run_config.get("hydra", ""))))
+    overrides = str(context.run_config.get("hydra", ""))
+    config = compose(with_absolute_paths(start, overrides))
     config = replace(config, output=str(start / config.output))
     if config.engine != "ray":
         log.warning("engine=%s is a key of `nestfl run`: Flower runs on its own", config.engine)
-    run(grid, config, start / directory if directory else None)
+    command = str(context.run_config.get("command", "")) or shlex.join(
+        ["flwr", "run", ".", "--run-config", f"hydra={json.dumps(overrides)}"]
+    )
+    run(grid, config, start / directory if directory else None, command)
 
 
-def run(grid: Grid, config: Config, directory: Path | None = None) -> NestedStrategy:
-    """Run all rounds, or those that are left of a resumed run; a new record is in `directory`."""
+def run(
+    grid: Grid, config: Config, directory: Path | None = None, command: str = ""
+) -> NestedStrategy:
+    """Run all rounds, or those that are left of a resumed run; a new record is in `directory`.
+
+    The record names `command` as what repeats the run.
+    """
     start = checkpoint.load(Path(config.resume)) if config.resume else None
     config = replace(config, run_id=config.run_id or uuid4().hex)
     with (
         RunRecord.resume(config, start) if start else RunRecord.create(config, directory)
     ) as record:
         log.info("This run's directory is %s", record.directory)
-        recorder = Recorder(record, config)
+        recorder = Recorder(record, config, start, command)
         place = config.model.weights if not start else None
         weights = read_weights(place) if place else None
         federated = strategy_of(config, evaluator(config), recorder, weights)
@@ -67,10 +79,14 @@ def run(grid: Grid, config: Config, directory: Path | None = None) -> NestedStra
             federated.start(grid)
         except BaseException as error:
             recorder.ended(f"{type(error).__name__}: {error}")
+            if config.report and isinstance(error, Exception):  # who stops a run waits for nothing
+                make_report(record)
             raise
-        summary = summarise(record.metrics())
+        summary = summarise(record.metrics(), recorder.best.metrics)
         record.finish(summary)
         recorder.ended(None)
+        if config.report:
+            make_report(record)
         show(record, summary)
     return federated
 

@@ -17,6 +17,7 @@ from server_app.app import strategy_of
 from server_app.config.composing import ConfigError, load
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
+from server_app.record.best import load_best
 from server_app.record.files import PROGRESS_FILE
 
 
@@ -36,6 +37,8 @@ class RestoredLevel:
     """Whether its static norms' statistics are of earlier weights: an evaluation gathers them."""
     untrained: bool = False
     """Whether no client had trained it when the checkpoint was written."""
+    validation: float | None = None
+    """The round's score on the clients' validation parts, if they were asked."""
 
     @property
     def exits(self) -> tuple[int, ...]:
@@ -43,10 +46,13 @@ class RestoredLevel:
         return self.slice.exits or (self.task.units,)
 
 
-def load_level(path: Path, number: int | None = None) -> RestoredLevel:
-    """Load a level of a run from its directory or a checkpoint; the largest if None."""
+def load_level(path: Path, number: int | None = None, best: bool = False) -> RestoredLevel:
+    """Load a level of a run from its directory or a checkpoint; the largest if None.
+
+    Of a directory, it is the newest checkpoint, or the one with the best validation score.
+    """
     directory = run_directory(path)
-    saved = checkpoint.load(path)
+    saved = load_best(directory) if best else checkpoint.load(path)
     config = load(directory / CONFIG_FILE)
     trained = strategy_of(config)
     trained.load_state_dict(saved.tensors)
@@ -68,6 +74,7 @@ def load_level(path: Path, number: int | None = None) -> RestoredLevel:
         round=saved.round,
         outdated_statistics=static and "levels" not in saved.state.get("metrics", {}),
         untrained=number in trained.untrained,
+        validation=saved.state.get("metrics", {}).get("validation"),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from protocol.records import Part
 from strategies.fleet.enrolment import Client
 from strategies.levels.submodels import Cut
 
@@ -27,6 +28,8 @@ class Assignment:
     """What the client half is told: whatever JSON can hold."""
     turn: int = 0
     """How many assignments of this round its client has before it."""
+    part: Part = "test"
+    """Of the client's data, where the cut is to be tested."""
 
     @property
     def level(self) -> int:

@@ -149,13 +149,16 @@ class NestedStrategy(Method, Strategy):
             before, self.state = self.state, with_statistics(self, grid, self.tally)
             fresh = {k: v for k, v in self.state.items() if v is not before[k]}
             arrays.update(ArrayRecord(fresh))
-        questions = client_tests(self, config) if "clients" in due else []
+        questions = client_tests(self, due, config)
         return sent(asked(self, "evaluate", questions, self.tally), self._asked)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return the clients' mean accuracy of their own level and of the full model."""
+        """Return the clients' mean accuracy of their own level and of the full model.
+
+        Beside it is the validation score, where clients validate: see `checkpoint.best`.
+        """
         answers = answers_in(received(replies, self._asked), self.tally)
         return self._means(client_scores(self, answers, self.tally, {}))
 
@@ -207,7 +210,9 @@ class NestedStrategy(Method, Strategy):
 
     def _end_round(self, round: int, replies: Iterable[Reply[Assignment]]) -> None:
         """Fold each reply as it arrives, then step."""
-        fold = Fold(self.federation, self.aggregator(), self.submodels, self.state, self.tally)
+        fold = Fold(
+            self.federation, self.aggregator(), self.submodels, self.state, self.tally, self.counted
+        )
         for reply in replies:
             fold.add(reply)
             self.observer.replied(round, self.tally.done, self.tally.sampled)
@@ -227,8 +232,8 @@ class NestedStrategy(Method, Strategy):
             self.state = with_statistics(self, grid, self.tally)
         if "server" in due and self.evaluate is not None:
             scores = evaluate_submodels(self, self.evaluate)
-        if "clients" in due:
-            answers = ask(self, "evaluate", client_tests(self, config), grid, self.tally)
+        if questions := client_tests(self, due, config):
+            answers = ask(self, "evaluate", questions, grid, self.tally)
             scores |= client_scores(self, answers, self.tally, scores.get("levels", {}))
         return scores
 

@@ -19,6 +19,9 @@ from strategies.aggregation.bounds import UpdateBounds
 
 Weighting = Literal["uniform", "examples"]
 MissingLevels = Literal["stop", "warn"]
+Test = Literal["server", "clients", "validation"]
+"""Of the levels on the server's test set, and of clients' models on their test or validation part.
+"""
 
 DEFAULT_SHARE = 0.5
 """Of the clients who have come, where `min_replies` names no other."""
@@ -129,6 +132,8 @@ class CheckpointConfig:
 
     every: int = 1
     keep: int = 2
+    best: bool = True
+    """Whether the one with the best score on the clients' validation parts is kept, too."""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "every", "keep")
@@ -218,9 +223,16 @@ class Federation:
             return self.needed(min(self.clients_per_round, clients))
         return self.needed(self.clients_per_round)
 
-    def evaluations_due(self, round: int) -> set[Literal["server", "clients"]]:
-        """Return who tests after a round; after the last one all do that can."""
-        every: dict[Literal["server", "clients"], int] = {"server": self.evaluate.every}
+    @property
+    def validates(self) -> bool:
+        """Whether clients test on their validation parts, so that the best round is known."""
+        return self.checkpoint.best and self.dataset.validation > 0
+
+    def evaluations_due(self, round: int) -> set[Test]:
+        """Return what is tested after a round; after the last one all that can be is."""
+        every: dict[Test, int] = {"server": self.evaluate.every}
+        if self.validates:
+            every["validation"] = self.evaluate.every
         if self.dataset.test > 0:
             every["clients"] = self.evaluate.clients_every
         last = round == self.rounds

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from models import PREFIX, State, Window
 from models.slicing import is_running_statistic
-from protocol.records import Recall, Work
+from protocol.records import Recall, Trained, Work
 from strategies.aggregation.aggregators import Aggregator
+from strategies.aggregation.update import Update
 from strategies.assignment import Assignment
 from strategies.federation import Federation, FederationError
 from strategies.fleet.client_levels import budget_of, level_of
@@ -109,6 +110,10 @@ class Method:
         """Return what folds a round's updates: by default what the config chooses."""
         return self.federation.aggregation.make()
 
+    def counted(self, update: Update, trained: Trained) -> Update:
+        """Return the part of a client's update that counts, by what it reports: by default all."""
+        return update
+
     def server_step(self, state: State, previous: State) -> State:
         """Return the next global state, of what the updates came to and the one before."""
         return state
@@ -149,6 +154,7 @@ class Method:
             round=round,
             seed=seed,
             statistics=federation.evaluate.statistics,
+            part=assigned.part,
         )
 
     @property

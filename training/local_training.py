@@ -36,6 +36,8 @@ class LocalTraining:
         self.memory: Mapping[str, Tensor] = memory
         """What this client remembers; empty in its first round, or where it has lost it. What it
         is after the training is kept for the client's next round."""
+        self.classes: tuple[int, ...] | None = None
+        """The classes of its examples, if the server is to know them."""
 
     @property
     def told(self) -> Mapping[str, Any]:

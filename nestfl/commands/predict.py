@@ -39,6 +39,8 @@ class Request:
 
     run: Path
     inputs: Path | None = None
+    best: bool = False
+    """Whether the checkpoint with the best validation score answers, and not the newest."""
     level: int | None = None
     budget: float | None = None
     """Share of the MACs of always running to the end."""
@@ -52,6 +54,10 @@ class Request:
     plot: Path | None = None
 
     def __post_init__(self) -> None:
+        if self.best and self.run.is_file():
+            raise PredictError(
+                f"--best chooses a checkpoint: give the run's folder, not {self.run}"
+            )
         chosen = [self.budget, self.budget_ms, self.threshold, self.max_loss]
         if sum(choice is not None for choice in chosen) > 1:
             raise PredictError("give one of --budget, --budget-ms, --threshold and --max-loss")
@@ -91,7 +97,7 @@ class Report:
 
 def predict(request: Request, watch: Watch[Tensor] = unwatched) -> Report:
     """Answer as asked, and write what was asked for; `watch` sees each pass over batches."""
-    level = load_level(request.run, request.level)
+    level = load_level(request.run, request.level, request.best)
     if level.untrained:
         Console(stderr=True).out(
             f"nestfl predict: warning: level {level.number} is untrained: no client had trained it "
@@ -194,7 +200,8 @@ def _summary(report: Report, result: Result) -> str:
 
 def _title(level: RestoredLevel) -> str:
     mark = " (untrained)" if level.untrained else ""
-    return f"Level {level.number}{mark} after round {level.round}"
+    score = "" if level.validation is None else f" (validation {level.validation:.2%})"
+    return f"Level {level.number}{mark} after round {level.round}{score}"
 
 
 def _outcomes(report: Report) -> tuple[str, list[dict[str, str]]]:
@@ -257,6 +264,7 @@ def as_json(report: Report) -> str:
         "level": level.number,
         "round": level.round,
         **({"untrained": True} if level.untrained else {}),
+        **({} if level.validation is None else {"validation": level.validation}),
         "exits": level.exits,
         "macs_by_exit": report.predictor.macs.exits,
         "full_macs": report.predictor.macs.full,

@@ -69,6 +69,18 @@ class Request:
             overrides.append(f"resume={resume}")
         return " ".join(map(_quoted, overrides))
 
+    def command(self) -> str:
+        """Return the command that repeats the run, in a directory of its own."""
+        options = {
+            "--nodes": self.nodes,
+            "--cpus-per-client": self.cpus_per_client if self.cpus_per_client != 1 else None,
+            "--gpus-per-client": self.gpus_per_client,
+            "--workers": self.workers,
+            "--resume": self.resume,
+        }
+        given = [(name, str(value)) for name, value in options.items() if value is not None]
+        return shlex.join(["nestfl", "run", *self.overrides, *(x for each in given for x in each)])
+
     def resume_path(self) -> Path | None:
         """Return the absolute path to go on from: the server has another working directory."""
         typed = [text.partition("=")[2] for text in self.overrides if text.startswith("resume=")]
@@ -159,6 +171,7 @@ def _on_ray(
         app_dir=request.app_dir,
         run_dir=run_dir,
         overrides=request.hydra(),
+        command=request.command(),
         resume=request.resume_path(),
         simulation=simulation,
         console=console,
@@ -175,6 +188,7 @@ def _on_the_local_engine(
     return LocalRun(
         run_dir=run_dir,
         overrides=request.hydra(),
+        command=request.command(),
         nodes=simulation.nodes,
         cpus_per_client=simulation.cpus_per_client,
         console=console,

@@ -14,7 +14,8 @@ from nestfl.launching import failure
 from nestfl.launching.flower import LaunchError
 from nestfl.launching.stopping import Stopped
 from nestfl.watching.progress import RunState
-from server_app.record.files import LAUNCHER_LOCK, LOG_FILE, MEMORY_FOLDER, RECORD_LOCK
+from server_app.record.checkpoint import FOLDER, NEWEST
+from server_app.record.files import LAUNCHER_LOCK, LOG_FILE, RECORD_LOCK
 
 
 @dataclass(kw_only=True)
@@ -24,6 +25,8 @@ class Run(ABC):
     run_dir: Path
     overrides: str
     """As one string; that it resumes is among them."""
+    command: str
+    """What was typed, for the record: it repeats the run."""
     console: Console
     errors: Console
     quiet: bool = False
@@ -73,8 +76,8 @@ class Run(ABC):
 
 
 def checkpoints_in(run_dir: Path) -> list[Path]:
-    """Return the checkpoints of a run, the oldest first."""
-    files = [file for file in run_dir.rglob("*.safetensors") if MEMORY_FOLDER not in file.parts]
+    """Return the checkpoints of a run's newest rounds, the oldest first."""
+    files = (run_dir / FOLDER).glob(NEWEST)
     return sorted(files, key=lambda file: file.stat().st_mtime)
 
 

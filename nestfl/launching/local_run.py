@@ -44,7 +44,7 @@ class LocalRun(Run):
         ):
             grid = LocalGrid(self.nodes, self.cpus_per_client)
             try:
-                server.run(grid, compose(self.overrides), self.run_dir)
+                server.run(grid, compose(self.overrides), self.run_dir, self.command)
             except (KeyboardInterrupt, BdbQuit):  # who leaves the debugger leaves the run
                 raise Stopped(signal.SIGINT) from None
             except Exception as error:

@@ -34,10 +34,16 @@ class ProcessGroup:
         self._cwd = cwd
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, command: Sequence[str], output: IO[bytes] | None) -> subprocess.Popen[bytes]:
+    def start(
+        self,
+        command: Sequence[str],
+        output: IO[bytes] | None,
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start a process of the group, with something more in its environment."""
         process = subprocess.Popen(
             command,
-            env=self._env,
+            env={**self._env, **(environment or {})},
             cwd=self._cwd,
             stdin=subprocess.DEVNULL,
             stdout=output or subprocess.DEVNULL,

@@ -50,7 +50,11 @@ class RayRun(Run):
         self.state = follower.state
         summary = _version(self.run_dir / SUMMARY_FILE)
         logged = self.log.stat().st_size if self.log.exists() else 0
-        config: dict[str, str | bool] = {"hydra": overrides, "run-dir": str(self.run_dir)}
+        config: dict[str, str | bool] = {
+            "hydra": overrides,
+            "run-dir": str(self.run_dir),
+            "command": self.command,
+        }
         with (
             display_on(self.console, self.quiet) as display,
             flower_run(self.app_dir, config, self.simulation, self.log, stop.check) as flower,

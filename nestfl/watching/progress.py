@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from server_app.record.files import METRICS_FILE, PROGRESS_FILE
-from server_app.record.round_line import accuracies_of, loss_part
+from server_app.record.round_line import accuracies_of, loss_part, validation_part
 
 RECENT_ROUNDS = 5
 
@@ -59,6 +59,8 @@ class RunState:
     """The mean loss of the clients' training in that round, in words."""
     accuracies: dict[str, float] = field(default_factory=dict)
     """Each level's accuracy at the last evaluation, by its number, which may be marked."""
+    validation: str = ""
+    """The score on the clients' validation parts at that evaluation, in words."""
     lacks: dict[str, str] = field(default_factory=dict)
     """The levels that nobody holds, and what that makes of them."""
     reason: str | None = None
@@ -86,7 +88,7 @@ class RunState:
             self._end_round(number, now)
         self.loss = loss_part(record) or self.loss
         if accuracies := accuracies_of(record):
-            self.accuracies = accuracies
+            self.accuracies, self.validation = accuracies, validation_part(record)
 
     def seconds_left(self) -> float | None:
         """Return the time of the rounds left, at the pace of the last few."""

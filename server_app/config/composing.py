@@ -24,7 +24,7 @@ from server_app.config.keys import copies, keys_by_name, values_by_key
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.config.settings import Config
 from server_app.config.typed import EXTRA, ConfigError, build, choose_from, reject_unknown
-from strategies.federation import FleetConfig, ModelConfig
+from strategies.federation import CheckpointConfig, FleetConfig, ModelConfig
 from strategies.registry import method
 
 __all__ = [
@@ -255,7 +255,9 @@ def _saved(resume: str, chosen: list[_Override]) -> DictConfig:
     except ConfigError as error:
         raise ConfigError(f"resume: {error}") from error
     saved = _read(directory / CONFIG_FILE)
-    saved.setdefault("engine", Config.engine)  # a run saved before this was a setting lacks it
+    # A run saved before these were settings lacks them.
+    saved.setdefault("engine", Config.engine)
+    saved.checkpoint.setdefault("best", CheckpointConfig.best)
     return saved
 
 
@@ -288,6 +290,8 @@ def _respell(config: DictConfig) -> None:
                 strategy["masked_loss"] = objective == "masked-cross-entropy"
             if name != "scalefl":
                 strategy.pop("window", None)
+        if strategy.get("name") == "heterofl":
+            strategy.setdefault("own_classes", False)  # it was not a choice yet
 
 
 def _check_key(config: DictConfig, key: str) -> None:
@@ -297,7 +301,8 @@ def _check_key(config: DictConfig, key: str) -> None:
         if not isinstance(node, DictConfig):
             raise ConfigError(f"no key {key!r}: {'.'.join(path)} is a single value")
         known = {*map(str, node), *(groups() if node is config else ())}
-        reject_unknown(".".join(path), {name: None}, sorted(known), _elsewhere(config, path))
+        if name not in known:
+            reject_unknown(".".join(path), {name: None}, sorted(known), _elsewhere(config, path))
         node = node._get_node(name)
         path.append(name)
     if isinstance(node, DictConfig):

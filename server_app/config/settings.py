@@ -20,6 +20,8 @@ class Config(Federation):
     output: str
     name: str | None
     resume: str | None
+    report: bool = True
+    """Whether the run ends with a report: a page to look at."""
     engine: Engine = "ray"
     """What `nestfl run` runs the app on: the weights are the same."""
 

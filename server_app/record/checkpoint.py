@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 FOLDER = "checkpoints"
 """The folder in a run directory that holds them."""
+NEWEST, BEST = "round-*.safetensors", "best.safetensors"
+"""The files there: of the newest rounds, and of the one with the best score (best.py)."""
 METADATA_KEY, CHECKSUM_KEY = "nestfl", "checksum"
 FORMAT = 2
 WITHOUT_CHECKSUM = 1
@@ -54,20 +56,25 @@ def save(
     `state` must be JSON's own types: texts as keys, lists and no tuples. Checkpoints of later
     rounds are of a run that was resumed from an earlier one, and go too.
     """
-    from safetensors.torch import save_file
-
-    directory.mkdir(parents=True, exist_ok=True)
-    file = directory / f"round-{round:06d}.safetensors"
-    header = {"format": FORMAT, "round": round, "state": state}
-    text, plain = json.dumps(header), _unshared(tensors)
-    metadata = {METADATA_KEY: text, CHECKSUM_KEY: _checksum(text, plain)}
-    with written_atomically(file) as unfinished:
-        save_file(plain, unfinished, metadata)
+    file = write(directory / f"round-{round:06d}.safetensors", round, tensors, state)
     kept = [path for path in _newest_first(directory) if path.name <= file.name][:keep]
     for path in _newest_first(directory):
         if path not in kept:
             path.unlink(missing_ok=True)
     remove_unfinished(directory)
+    return file
+
+
+def write(file: Path, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
+    """Write a checkpoint to a file, which is the one before or the new one at any moment."""
+    from safetensors.torch import save_file
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    header = {"format": FORMAT, "round": round, "state": state}
+    text, plain = json.dumps(header), _unshared(tensors)
+    metadata = {METADATA_KEY: text, CHECKSUM_KEY: _checksum(text, plain)}
+    with written_atomically(file) as unfinished:
+        save_file(plain, unfinished, metadata)
     return file
 
 
@@ -119,7 +126,7 @@ def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _newest_first(directory: Path) -> list[Path]:
-    return sorted(directory.glob("round-*.safetensors"), reverse=True)
+    return sorted(directory.glob(NEWEST), reverse=True)
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

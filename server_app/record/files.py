@@ -12,9 +12,11 @@ from pathlib import Path
 from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
 
+FLEET_FILE = "fleet.json"
 LOG_FILE = "flower.log"
 METRICS_FILE = "metrics.jsonl"
 PROGRESS_FILE = "progress.jsonl"
+REPORT_FILE = "report.html"
 SUMMARY_FILE = "summary.json"
 MEMORY_FOLDER = "memory"
 """Where the clients of a run that `nestfl run` started keep what they remember."""
@@ -22,7 +24,8 @@ UNFINISHED = ".unfinished"
 RECORD_LOCK, LAUNCHER_LOCK = ".record.lock", ".launcher.lock"
 """Locks of the process that writes the record (the server), and of a `nestfl run` around it."""
 BEFORE_THE_FIRST_ROUND = {
-    *(CONFIG_FILE, LOG_FILE, PROGRESS_FILE, MEMORY_FOLDER, RECORD_LOCK, LAUNCHER_LOCK),
+    *(CONFIG_FILE, FLEET_FILE, LOG_FILE, PROGRESS_FILE, MEMORY_FOLDER),
+    *(RECORD_LOCK, LAUNCHER_LOCK),
 }
 """All that there is of a run that came to nothing."""
 
@@ -49,7 +52,7 @@ def claim(directory: Path) -> Path:
     """Make a new run's directory, or take one whose run has not come to its first round."""
     there = [file.name for file in directory.iterdir()] if directory.is_dir() else []
     if directory.is_file() or not BEFORE_THE_FIRST_ROUND.issuperset(there):
-        resumable = any(directory.glob("checkpoints/*.safetensors"))
+        resumable = any(directory.glob("checkpoints/round-*.safetensors"))
         instead = f", or go on with resume={directory}" if resumable else ""
         raise ConfigError(f"{directory} exists; give another name{instead}")
     make_directory(directory, exist_ok=True)

@@ -3,7 +3,7 @@
     {"round": 3, "seconds": 4.1, "bytes": {"down": 900, "up": 900}, "train": {"loss": 0.4},
      "clients": {"sampled": 4, "replied": 3, "refused": {"non-finite": 1}, "failed": {}},
      "levels": {"1": {"exits": {"6": {"accuracy": 0.9, "loss": 0.3}}, "accuracy": 0.9}},
-     "worst": 0.9, "mean": 0.9, "local": 0.92, "global": 0.91}
+     "worst": 0.9, "mean": 0.9, "local": 0.92, "global": 0.91, "validation": 0.91}
 
 All but the round may be absent. Accuracies are shares.
 """
@@ -30,6 +30,7 @@ LevelMetrics = TypedDict(
         "accuracy": float,  # of the level's own answer, its last exit
         "local": float,  # mean over the level's clients of their own model on their own test part
         "global": float,  # the same of the full model
+        "validation": float,  # as local, on their validation parts
         "lack": str,  # "untrained" or "no client", if nobody holds it (fleet/coverage.py)
     },
     total=False,
@@ -53,6 +54,14 @@ class Traffic(TypedDict, total=False):
 class SliceCounts(Traffic, total=False):
     replied: int
     seconds: float  # that the level's slowest client trained
+    device_seconds: float  # that all its clients together trained
+    macs: int  # multiply-accumulates of their training: 3 x forward x examples x epochs
+
+
+class TrainedCounts(TypedDict):
+    level: int
+    examples: int
+    seconds: float
 
 
 class AskCounts(Traffic, total=False):
@@ -71,7 +80,8 @@ RoundMetrics = TypedDict(
         "clients": ClientCounts,
         "bytes": Traffic,  # of training
         "slices": dict[str, SliceCounts],  # by the level's number: replies and bytes of its clients
-        "asked": dict[str, AskCounts],  # "statistics", "local", "global": besides training
+        "trained": dict[str, TrainedCounts],  # by the client's number: replies that were taken
+        "asked": dict[str, AskCounts],  # "statistics", "local", "global", "validation"
         "left_out": dict[str, str],  # nodes that are no clients, and why
         "train": dict[str, float],  # "loss": the mean of the clients'
         "levels": dict[str, LevelMetrics],  # by the level's number, from "1", the smallest
@@ -79,9 +89,13 @@ RoundMetrics = TypedDict(
         "mean": float,
         "local": float,  # over all clients
         "global": float,
+        "scores": dict[str, dict[str, float]],  # by kind ("local", "global"...): each client's own
+        "validation": float,  # mean over the levels; the best round has the highest
     },
     total=False,
 )
+BY_CLIENT = ("trained", "scores")
+"""What has a number for every client: too many for events."""
 
 
 def read_metrics(file: Path) -> list[RoundMetrics]:
@@ -107,9 +121,10 @@ def finite(value: Any) -> Any:
 
 
 def numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield all numbers but the round's own, under names such as levels/1/accuracy."""
+    """Yield all numbers but the round's and single clients', as levels/1/accuracy and the like."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from numbers(value, f"{prefix}{key}/")
+            if prefix or key not in BY_CLIENT:
+                yield from numbers(value, f"{prefix}{key}/")
         elif isinstance(value, (int, float)) and key != "round":
             yield prefix + key, value

@@ -1,4 +1,4 @@
-"""Keeps a run's record as it goes: the checkpoint first, then the round's line, then progress.
+"""Keeps a run's record as it goes: the checkpoints first, then the round's line, then progress.
 
 A round's end is logged, too: of a deployed run that is what one sees."""
 
@@ -11,7 +11,16 @@ from typing import Any
 
 from server_app.config.composing import Config
 from server_app.record import checkpoint
+from server_app.record.best import BestCheckpoint
 from server_app.record.files import PROGRESS_FILE
+from server_app.record.fleet_record import (
+    FleetRecord,
+    clients_of,
+    fleet_record,
+    read_fleet,
+    resumed,
+    write_fleet,
+)
 from server_app.record.round_line import round_line
 from server_app.record.run_record import RunRecord
 from strategies.base import NestedStrategy
@@ -23,14 +32,29 @@ log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
 class Recorder(Observer):
-    def __init__(self, record: RunRecord, config: Config) -> None:
-        self.record, self.config = record, config
+    """Writes what there is to keep of each round; a resumed run begins with its `start`."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        config: Config,
+        start: checkpoint.Checkpoint | None = None,
+        command: str = "",
+    ) -> None:
+        """Prepare to keep a run's record; `command` is what repeats the run."""
+        self.record, self.config, self.command = record, config, command
+        self.best = BestCheckpoint(record.checkpoints)
+        if start is not None:
+            self.best.go_on(start)
         self.strategy: NestedStrategy | None = None
+        self.fleet: FleetRecord | None = None
         self.progress = record.directory / PROGRESS_FILE
 
     def started(self, coverage: Coverage, clients: Mapping[int, Client]) -> None:
         partitions = [client.profile.partitions or 0 for client in clients.values()]
         lacking = coverage.lacks
+        if self.config.checkpoint.best and not self.config.validates:
+            log.info("dataset.validation is 0: no best checkpoint is kept, only the newest")
         self._tell(
             event="start",
             rounds=self.config.rounds,
@@ -39,6 +63,8 @@ class Recorder(Observer):
             partitions=max(partitions) or None,
             **({"lacks": lacking} if lacking else {}),
         )
+        if self.strategy is not None:
+            self._record_fleet(self.strategy)
 
     def replied(self, round: int, done: int, of: int) -> None:
         self._tell(event="reply", round=round, done=done, of=of)
@@ -50,12 +76,29 @@ class Recorder(Observer):
             tensors, keep = self.strategy.state_dict(), self.config.checkpoint.keep
             state = {"metrics": dict(metrics)}
             checkpoint.save(self.record.checkpoints, number, tensors, state, keep)
+        if self.strategy:
+            self.best.consider(metrics, self.strategy.state_dict)
         self.record.append(metrics)  # type: ignore[arg-type]
+        self._record_new_clients()
         self._tell(event="round", round=number)
         log.info("%s", round_line(metrics, self.config.rounds))
 
     def ended(self, reason: str | None) -> None:
         self._tell(event="end", reason=reason, crashed=self._crashed())
+
+    def _record_fleet(self, strategy: NestedStrategy) -> None:
+        """Write fleet.json; that of a resumed run keeps what its first start has written."""
+        fleet = fleet_record(strategy, self.command)
+        first = read_fleet(self.record.fleet_file) if strategy.round else None
+        self.fleet = resumed(first, fleet, strategy.round) if first else fleet
+        write_fleet(self.record.fleet_file, self.fleet)
+
+    def _record_new_clients(self) -> None:
+        if self.strategy is None or self.fleet is None:
+            return
+        if set(map(str, self.strategy.clients)) - self.fleet["clients"].keys():
+            self.fleet["clients"] |= clients_of(self.strategy)
+            write_fleet(self.record.fleet_file, self.fleet)
 
     def _crashed(self) -> int:
         """Return how many clients' processes had died in the last round."""

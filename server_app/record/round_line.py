@@ -13,7 +13,7 @@ def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
         parts.append(f"{clients.get('replied')}/{clients.get('sampled')} replies")
         lost = {fault: _count(clients.get(fault)) for fault in ("refused", "failed")}
         parts += [f"{number} {fault}" for fault, number in lost.items() if number]
-    parts += [loss_part(record), accuracies_part(accuracies_of(record))]
+    parts += [loss_part(record), accuracies_part(accuracies_of(record)), validation_part(record)]
     if isinstance(seconds := record.get("seconds"), (int, float)):
         parts.append(f"{seconds:.1f} s")
     return ", ".join(filter(None, parts))
@@ -29,6 +29,12 @@ def loss_part(record: Mapping[str, Any]) -> str:
 def accuracies_part(accuracies: Mapping[str, float]) -> str:
     shown = [f"{level}: {100 * accuracy:.1f} %" for level, accuracy in accuracies.items()]
     return "accuracy of level " + ", ".join(shown) if shown else ""
+
+
+def validation_part(record: Mapping[str, Any]) -> str:
+    """Tell the score that rounds are compared by; nothing where clients did not validate."""
+    score = record.get("validation")
+    return f"validation {100 * score:.1f} %" if isinstance(score, (int, float)) else ""
 
 
 def accuracies_of(record: Mapping[str, Any]) -> dict[str, float]:

@@ -2,10 +2,12 @@
 
 runs/20260131-120000-heterofl-resnet20-digits/
     config.yaml       the resolved configuration
+    fleet.json        its levels, clients and parts, as fleet_record.FleetRecord says
     metrics.jsonl     one line a round, as metrics.RoundMetrics says
-    checkpoints/      the newest few (checkpoint.py)
+    checkpoints/      the newest few (checkpoint.py), and the best (best.py)
     tensorboard/      the same numbers as events
     summary.json      the end of it (summary.py)
+    report.html       all of it, to look at (server_app/report)
     flower.log        what Flower said, where `nestfl run` started it
 """
 
@@ -22,8 +24,10 @@ from server_app.config.composing import Config, dump
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
 from server_app.record.files import (
+    FLEET_FILE,
     METRICS_FILE,
     RECORD_LOCK,
+    REPORT_FILE,
     SUMMARY_FILE,
     claim,
     new_directory,
@@ -46,7 +50,9 @@ class RunRecord:
         self.directory = directory.resolve()
         self.checkpoints = self.directory / checkpoint.FOLDER
         self.metrics_file = self.directory / METRICS_FILE
+        self.fleet_file = self.directory / FLEET_FILE
         self.summary_file = self.directory / SUMMARY_FILE
+        self.report_file = self.directory / REPORT_FILE
         self.tensorboard = self.directory / "tensorboard"
         self._lines: IO[bytes] | None = None
         self._events: SummaryWriter | None = None
@@ -74,6 +80,7 @@ class RunRecord:
         lines = [line for line in read_metrics(record.metrics_file) if line["round"] <= start.round]
         write_text(record.metrics_file, "".join(map(to_line, lines)))
         record.summary_file.unlink(missing_ok=True)
+        record.report_file.unlink(missing_ok=True)
         missed = start.state.get("metrics")
         if missed and start.round not in {line["round"] for line in lines}:
             record.append(missed)

@@ -15,12 +15,20 @@ from server_app.record.metrics import RoundMetrics
 from server_app.record.run_record import RunRecord
 
 ASK_SUMS = ("asked", "answered", "down", "up")
+SCORES = ("worst", "mean", "local", "global", "validation")
+BEST = ("round", "validation", "worst", "mean")
+"""What is told of the best round."""
 PLAIN_WIDTH = 120
 """Columns where there is no terminal to ask."""
 
 
-def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
-    """Sum over all rounds; keep the newest value of each score, and what the start was worth."""
+def summarise(
+    lines: Sequence[RoundMetrics], best: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Sum over all rounds; keep the newest value of each score, and what the start was worth.
+
+    `best` are the metrics of the round whose checkpoint is kept as the best.
+    """
     clients: list[Any] = [line.get("clients", {}) for line in lines]
     asked: list[Any] = [each for line in lines for each in line.get("asked", {}).values()]
     forgot = sum(counts.get("forgot", 0) for counts in clients)
@@ -43,9 +51,8 @@ def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
         "levels": {},
     }
     for line in lines:
-        for score in ("worst", "mean", "local", "global"):
-            if line.get(score) is not None:
-                summary[score] = line[score]
+        scores = {name: value for name, value in line.items() if name in SCORES}
+        summary |= {name: value for name, value in scores.items() if value is not None}
         for level, metrics in line.get("levels", {}).items():
             known = summary["levels"].setdefault(level, {})
             if "accuracy" in metrics:
@@ -53,6 +60,8 @@ def summarise(lines: Sequence[RoundMetrics]) -> dict[str, Any]:
             known.update(metrics)
             if line["round"] == 0:
                 known["start"] = metrics.get("accuracy")
+    if best is not None:
+        summary["best"] = {name: best[name] for name in BEST if best.get(name) is not None}
     return summary
 
 
@@ -70,6 +79,7 @@ def show(record: RunRecord, summary: Mapping[str, Any], console: Console | None 
         "metrics": record.metrics_file,
         "checkpoints": record.checkpoints,
         "tensorboard": record.tensorboard,
+        "report": record.report_file,
     }.items():
         if path.exists():
             console.print(f"{what + ':':13}{path}", highlight=False, markup=False, soft_wrap=True)
@@ -93,9 +103,10 @@ def _table(levels: Mapping[str, Any], plain: bool) -> Table:
 
 
 def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
-    names = [name for name in ("worst", "mean", "local", "global") if name in summary]
-    if names:
-        yield "accuracy:    " + ", ".join(f"{name} {_percent(summary[name])}" for name in names)
+    if scores := _scores(summary):
+        yield f"accuracy:    {scores}"
+    if best := summary.get("best"):
+        yield f"best:        after round {best['round']}: {_scores(best)}"
     if lacking := [number for number, level in summary["levels"].items() if "lack" in level]:
         yield f"left out:    level {', '.join(lacking)} of worst and mean, for no client holds it"
     clients, asked, traffic = summary["clients"], summary["asked"], summary["bytes"]
@@ -108,6 +119,10 @@ def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
         answers = f"tests:       {asked['answered']} of {asked['asked']} answered"
         lost = [*_lost(asked, "refused"), *_lost(asked, "failed")]
         yield ", ".join([answers, *lost, f"{decimal(asked['down'])} down"])
+
+
+def _scores(found: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_percent(found[name])}" for name in SCORES if name in found)
 
 
 def _lost(counts: Mapping[str, Any], what: str) -> list[str]:

@@ -23,6 +23,8 @@ CostKind = Literal["parameters", "macs", "memory"]
 COST_KINDS: tuple[CostKind, ...] = get_args(CostKind)
 NORMABLE = 2
 """Images in a batch that batch norm can always take: of one it may see a single value."""
+TRAINING_PASSES = 3
+"""Forward passes whose MACs a training step takes: the backward pass takes twice the forward's."""
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -130,6 +132,20 @@ def macs_by_exit(task: Task, slice: Slice) -> list[int]:
     with meter.running("macs"):
         walk = net.walk(task.input(NORMABLE, device="meta"))
         return list(accumulate(meter.take().macs for _ in walk))
+
+
+def cost_by_exit(task: Task, slice: Slice, batch: int) -> list[Cost]:
+    """Return what stopping at each exit held costs; the last is the cost of the whole slice.
+
+    All of it is counted in one pass, with the heads that are passed on the way.
+    """
+    net = task.build(slice, device="meta")
+    run = max(batch, NORMABLE)
+    meter = Meter(net, run)
+    with meter.running(*COST_KINDS):
+        sections = [meter.take() for _ in net.walk(task.input(run, device="meta"))]
+    found = [together(sections[: number + 1]) for number in range(len(sections))]
+    return [replace(each, memory=each.memory * batch // run) for each in found]
 
 
 class Meter:

@@ -1,21 +1,36 @@
 """HeteroFL (Diao, Ding, Tarokh: "HeteroFL", ICLR 2021): levels of width, and a masked loss.
 
 - Levels keep the first channels of each layer (section 3, "hidden channel shrinkage").
+- A client keeps its level ("fix"), or every level is drawn anew in each round ("dynamic").
 - Static batch norm ("sBN"): training normalises by the batch and keeps no statistics; before a
   test all clients gather them once, and the server averages those (`strategies/rounds/
   norm_statistics.py`, for any method whose networks have such norms).
 - A scaler after each layer divides by the level's width while training ("Scaler").
-- The logits of classes that a client does not have are 0 in its loss ("masking trick").
+- The logits of classes that a client does not have are 0 in its loss ("masking trick"), and the
+  classifier's rows are averaged over the clients that have their class.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from models.families import SlicedNetwork
+from models.slicing import SliceMap
+from protocol.records import Trained
+from strategies.aggregation.update import RefusedUpdateError, Update
+from strategies.assignment import Assignment
 from strategies.base import NestedStrategy
+from strategies.fleet.enrolment import Client
+from strategies.fleet.sampling import drawn
+from strategies.levels.planning import Level
+from strategies.levels.submodels import Cut
 from strategies.method_settings import PlannedSettings
 from training.local_training import LocalTraining
 from training.placement import PlacedNetwork
@@ -31,6 +46,11 @@ class HeteroFLSettings(PlannedSettings):
     scaler: str | None = "train"
     masked_loss: bool = True
     """Whether the logits of classes that a client does not have are 0 in its loss."""
+    own_classes: bool = True
+    """Whether a classifier's row is averaged only over the clients that have its class; one of a
+    class that nobody has stays."""
+    dynamic: bool = False
+    """Whether a client's level is drawn in each round, as often as the fleet has clients of it."""
 
 
 class HeteroFLTraining(LocalTraining):
@@ -41,6 +61,8 @@ class HeteroFLTraining(LocalTraining):
     def begin(self, network: SlicedNetwork) -> None:
         """Look which classes this client has."""
         self.present = present_classes(self.data.labels, self.work.task.num_classes)
+        if self.settings.own_classes:
+            self.classes = tuple(self.present.nonzero().flatten().tolist())
 
     def loss(self, network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:
         """Return the masked cross-entropy of a batch."""
@@ -50,7 +72,54 @@ class HeteroFLTraining(LocalTraining):
 
 
 class HeteroFL(NestedStrategy):
-    """The server half: widths, and the nested mean of what overlaps, are the base's own."""
+    """The server half: the nested mean of what overlaps, of own classes alone."""
 
     Settings = HeteroFLSettings
     Training = HeteroFLTraining
+    settings: HeteroFLSettings
+
+    def counted(self, update: Update, trained: Trained) -> Update:
+        """Return an update without the classifier's rows of classes that its client lacks."""
+        if not self.settings.own_classes:
+            return update
+        classes, known = trained.classes or (), self.federation.task.num_classes
+        if not classes or classes[-1] >= known:
+            raise RefusedUpdateError(
+                "classes", f"{list(classes)}: expected some of 0 to {known - 1}"
+            )
+        if len(classes) == known:
+            return update
+        rows, names = torch.tensor(classes), self.federation.task.class_rows(update.slice)
+        state = {name: t[rows] if name in names else t for name, t in update.state.items()}
+        return replace(update, state=state, map=_with_rows(update.map, names, classes))
+
+    def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
+        """Return each client with its level, its own or a drawn one."""
+        if not self.settings.dynamic:
+            return super().assign(round, clients)
+        return [Assignment(client, Cut(self._drawn_level(client, round))) for client in clients]
+
+    def levels_of(self, client: Client) -> Collection[Level]:
+        """Return the levels that a client may draw: a device knows best what it affords."""
+        own = self.level_of(client)
+        if not self.settings.dynamic:
+            return [own]
+        return self.levels if client.profile.budget is None else self.levels[: own.number]
+
+    def _drawn_level(self, client: Client, round: int) -> Level:
+        fleet = Counter(self.level_of(each).number for each in self.clients.values())
+        choices = list(self.levels_of(client))
+        weights = [fleet[level.number] for level in choices]
+        return choices[drawn(weights, self.federation.seed, round, client.number)]
+
+
+@lru_cache(maxsize=256)
+def _with_rows(where: SliceMap, names: frozenset[str], rows: tuple[int, ...]) -> SliceMap:
+    """Return a slice's map with some rows alone of the tensors that are named."""
+    regions = dict(where.regions)
+    for name in names:
+        axes, shape = regions[name].axes[1:], regions[name].shape[1:]
+        regions[name] = replace(
+            regions[name], axes=(np.asarray(rows), *axes), shape=(len(rows), *shape)
+        )
+    return SliceMap(regions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from statistics import fmean
 from typing import Any
 
@@ -11,9 +11,13 @@ from torch import nn
 
 from protocol.reading import ProtocolError
 from protocol.records import Evaluation
+from strategies.federation import Test
 from strategies.method import Method
 from strategies.rounds.questions import Answers, Question
 from strategies.rounds.tally import Tally
+
+VALIDATION = "validation"
+"""The test by which rounds are compared: a client's own level on its validation part."""
 
 Evaluate = Callable[[nn.Module], Evaluation]
 """Tests a network on the server's data: the accuracy and the loss of each exit."""
@@ -43,15 +47,23 @@ def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
     return {"levels": levels, "worst": min(accuracies), "mean": fmean(accuracies)}
 
 
-def client_tests(method: Method, config: ConfigRecord | None) -> list[Question]:
-    """Return what the clients are asked to test; a level that is untrained is not."""
+def client_tests(
+    method: Method, due: Collection[Test], config: ConfigRecord | None
+) -> list[Question]:
+    """Return what the clients are asked to test, of what is due; an untrained level is not."""
     told, lacks = dict(config or {}), method.coverage.lacks
-    return [
+    tests = [
         Question(client, cut, told=told, what=what)
-        for client in method.roster.answering
+        for client in (method.roster.answering if "clients" in due else ())
         for what, cut in method.tested_by(client).items()
         if lacks.get(cut.level.number) != "untrained"
     ]
+    validations = [
+        Question(client, cut, told=told, what=VALIDATION, part="validation")
+        for client in (method.roster.answering if "validation" in due else ())
+        for cut in [method.cut_of(client, method.round)]
+    ]
+    return tests + validations
 
 
 def client_scores(
@@ -59,8 +71,9 @@ def client_scores(
 ) -> dict[str, Any]:
     """Return the clients' mean accuracy for each kind of test, over all and over each level's own.
 
-    ScaleFL's local accuracy is of each client's own level, its global one of the full model. What
-    is `known` of the levels is kept beside it.
+    ScaleFL's local accuracy is of each client's own level, its global one of the full model; the
+    validation score is the mean of the levels' own. What is `known` of the levels is kept beside,
+    and every client's own accuracy under "scores".
     """
     level_of = {number: method.level_of(each).number for number, each in method.clients.items()}
     scores: dict[str, dict[int, float]] = {}
@@ -73,9 +86,25 @@ def client_scores(
         else:
             scores.setdefault(question.what, {})[client] = found.accuracy[-1]
     means: dict[str, Any] = {"levels": dict(known)}
+    if scores:
+        means["scores"] = {
+            what: {str(client): score for client, score in by_client.items()}
+            for what, by_client in scores.items()
+        }
     for what, by_client in scores.items():
         means[what] = fmean(by_client.values())
         for level in sorted({level_of[client] for client in by_client}):
             own = fmean(score for client, score in by_client.items() if level_of[client] == level)
             means["levels"][str(level)] = {**means["levels"].get(str(level), {}), what: own}
-    return means
+    if VALIDATION in means:
+        means[VALIDATION] = _mean_of_levels(means["levels"], set(level_of.values()))
+    return {name: value for name, value in means.items() if value is not None}
+
+
+def _mean_of_levels(levels: Mapping[str, Any], held: Collection[int]) -> float | None:
+    """Return the mean validation score of the levels that clients hold; None if one lacks it.
+
+    Rounds are compared by it: one without its weakest level would look better than it is.
+    """
+    scores = [levels.get(str(level), {}).get(VALIDATION) for level in sorted(held)]
+    return None if None in scores else fmean(scores)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from flwr.app import Message
 from torch import Tensor
@@ -17,6 +18,7 @@ from strategies.assignment import Assignment
 from strategies.federation import Federation, FederationError
 from strategies.fleet.enrolment import Client
 from strategies.fleet.streaming import Reply
+from strategies.levels.cost import TRAINING_PASSES, cost
 from strategies.levels.submodels import Submodels
 from strategies.rounds.tally import Tally
 
@@ -30,6 +32,10 @@ def check_examples(trained: Trained, client: Client) -> None:
         )
 
 
+Counted = Callable[[Update, Trained], Update]
+"""Returns the part of an update that counts, by what its client reports."""
+
+
 class Fold:
     """Folds one round's replies into its aggregator."""
 
@@ -40,10 +46,12 @@ class Fold:
         submodels: Submodels,
         start: State,
         tally: Tally,
+        counted: Counted,
     ) -> None:
         self.federation, self.aggregator, self.tally = federation, aggregator, tally
         self.submodels, self.start = submodels, start
         """The global state that this round's slices were cut from."""
+        self.counted = counted
         self.unanswered: set[int] = set()
         """Clients that did not answer."""
         self.losses: list[tuple[int, float]] = []
@@ -75,28 +83,31 @@ class Fold:
 
     def _accept(self, assigned: Assignment, message: Message) -> Trained:
         submodel, content = self.submodels.of(assigned.cut), message.content
-        sums = self.tally.slices[assigned.level]
-        sums.up += size_of(content)
+        client = assigned.client
+        self.tally.slices[assigned.level].up += size_of(content)
         try:
             trained, state = Trained.read(content), read_slice(content, submodel.form)
         except ProtocolError as error:
             raise RefusedUpdateError(error.reason, str(error)) from None
-        check_examples(trained, assigned.client)
+        check_examples(trained, client)
         if not math.isfinite(trained.loss):
             raise RefusedUpdateError("non-finite", f"the loss is {trained.loss}")
         update = Update(
             state,
             submodel.map,
             self._weight(assigned, trained),
-            assigned.client.number,
+            client.number,
             assigned.cut.level.slice,
         )
         self.federation.max_update.check(update, self.start)
-        self.aggregator.add(update)
-        sums.replied += 1
-        sums.seconds = max(sums.seconds, trained.seconds)
-        self.tally.forgot += trained.forgot
+        self.aggregator.add(self.counted(update, trained))
+        self.tally.accept(client.number, assigned.level, trained, self._macs(assigned, trained))
         return trained
+
+    def _macs(self, assigned: Assignment, trained: Trained) -> int:
+        """Return the multiply-accumulates of a client's training."""
+        passes = TRAINING_PASSES * trained.examples * self.federation.train.epochs
+        return passes * cost(self.federation.task, assigned.cut.level.slice).macs
 
     def _weight(self, assigned: Assignment, trained: Trained) -> float:
         if assigned.weight is not None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from flwr.app import MetricRecord
 
+from protocol.records import Trained
+
 
 @dataclass
 class SliceTally:
@@ -20,6 +22,19 @@ class SliceTally:
     up: int = 0
     seconds: float = 0.0
     """That the slowest client trained."""
+    device_seconds: float = 0.0
+    """That all its clients together trained."""
+    macs: int = 0
+    """Multiply-accumulates that training took, of the replies that were taken."""
+
+
+@dataclass
+class TrainedTally:
+    """What a client trained in a round: of several assignments the largest level, and the sums."""
+
+    level: int = 0
+    examples: int = 0
+    seconds: float = 0.0
 
 
 @dataclass
@@ -56,6 +71,8 @@ class Tally:
     loss: float = 0.0
     slices: dict[int, SliceTally] = field(default_factory=lambda: defaultdict(SliceTally))
     """By level."""
+    trained: dict[int, TrainedTally] = field(default_factory=lambda: defaultdict(TrainedTally))
+    """By client, of the replies that were taken."""
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     forgot: int = 0
@@ -65,6 +82,18 @@ class Tally:
     """What was wrong with a client's reply, or why there was none."""
     asked: dict[str, AskTally] = field(default_factory=lambda: defaultdict(AskTally))
     """By what was asked besides training."""
+
+    def accept(self, client: int, level: int, trained: Trained, macs: int) -> None:
+        """Count a reply that was taken, and the MACs that it took to train."""
+        part, own = self.slices[level], self.trained[client]
+        part.replied += 1
+        part.seconds = max(part.seconds, trained.seconds)
+        part.device_seconds += trained.seconds
+        part.macs += macs
+        own.level = max(own.level, level)
+        own.examples += trained.examples
+        own.seconds += trained.seconds
+        self.forgot += trained.forgot
 
     def refuse(self, client: int, reason: str, detail: str) -> None:
         """Count a reply that cannot be used."""
@@ -102,6 +131,7 @@ class Tally:
                 "up": sum(part.up for part in self.slices.values()),
             },
             "slices": {str(level): asdict(self.slices[level]) for level in sorted(self.slices)},
+            "trained": {str(client): asdict(own) for client, own in sorted(self.trained.items())},
             "asked": {
                 what: {
                     **vars(tally),

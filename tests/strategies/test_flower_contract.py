@@ -71,6 +71,7 @@ def test_flowers_own_loop_gives_the_same_weights(overrides: str) -> None:
     ours = made(overrides)
     streamed = ours.start(InProcessGrid(4)).arrays
     assert_same(streamed, ours)
+    assert "validation" in ours.tally.asked
     for grid in (WaitingGrid(4, shuffle=3), InProcessGrid(4)):  # which streams in Flower's loop
         theirs = made(overrides)
         assert_same(run_by_flower(theirs, grid), ours)
@@ -91,7 +92,7 @@ def test_a_strategy_that_is_made_by_hand_runs_in_ten_lines() -> None:
     result = strategy.start(grid=InProcessGrid(4), initial_arrays=strategy.arrays(), num_rounds=3)
     assert strategy.federation.model.options == {"norm": "bn-static", "scaler": "train"}
     assert list(result.train_metrics_clientapp) == [1, 2, 3]
-    assert set(result.evaluate_metrics_clientapp[3]) == {"local", "global"}
+    assert set(result.evaluate_metrics_clientapp[3]) == {"local", "global", "validation"}
     assert strategy.round == 3
     assert_same(result.arrays, strategy)
     assert not torch.equal(first["linear.weight"], strategy.state["linear.weight"])

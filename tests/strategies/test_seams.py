@@ -126,7 +126,7 @@ def test_a_method_says_which_submodels_are_tested(
 ) -> None:
     register(monkeypatch, HalfSteps)
     _, lines = federate(f"{FEDAVG.format('half-steps')} evaluate.clients_every=1")
-    assert list(lines[-1]["asked"]) == ["small"]
+    assert list(lines[-1]["asked"]) == ["small", "validation"]
     assert {"local", "global"}.isdisjoint(lines[-1])
     assert 0 <= lines[-1]["small"] <= 1
     assert [n for n, level in lines[-1]["levels"].items() if "accuracy" in level] == ["smallest"]

@@ -21,6 +21,13 @@ Federate = Callable[..., tuple[NestedStrategy, list[dict[str, Any]]]]
 """Of overrides and a grid: the strategy after its rounds, and the lines of its metrics."""
 
 
+def untimed(line: Any) -> Any:
+    """Return a line of metrics without the seconds that things took."""
+    if not isinstance(line, dict):
+        return line
+    return {key: untimed(item) for key, item in line.items() if not key.endswith("seconds")}
+
+
 def federate_in(folder: Path) -> Federate:
     def federate(
         overrides: str = "", grid: InProcessGrid | None = None

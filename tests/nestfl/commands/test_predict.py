@@ -98,8 +98,31 @@ def test_by_default_the_largest_level_runs_to_the_end_on_the_test_set(run: Path)
 
 
 def test_a_checkpoint_answers_as_its_run_does(run: Path) -> None:
-    newest = sorted((run / "checkpoints").iterdir())[-1]
+    newest = sorted((run / "checkpoints").glob("round-*"))[-1]
     assert answered(newest)["answers"] == answered(run)["answers"]
+
+
+def test_the_best_checkpoint_answers_where_it_is_asked_for(tmp_path: Path) -> None:
+    run = trained_run(tmp_path, "evaluate.every=1 train.epochs=1 checkpoint.keep=3")
+    first = checkpoint.load(run / "checkpoints" / "round-000001.safetensors")
+    best = checkpoint.write(run / "checkpoints" / "best.safetensors", 1, first.tensors, first.state)
+    assert answered(run, "--best") == answered(best) == answered(first.path)
+    assert answered(run, "--best")["round"] == 1
+    assert answered(run)["round"] == 2
+    score = first.state["metrics"]["validation"]
+    assert answered(run, "--best")["validation"] == score
+    assert (
+        f"Level 4 after round 1 (validation {score:.2%}): 360 inputs" in predict(run, "--best")[1]
+    )
+    code, _, told = predict(best, "--best")
+    assert (code, told) == (
+        2,
+        f"nestfl predict: --best chooses a checkpoint: give the run's folder, not {best}\n",
+    )
+    best.unlink()
+    code, _, told = predict(run, "--best")
+    assert code == 2
+    assert f"{run} has no best checkpoint: a run keeps one from its first test on, where" in told
 
 
 def test_a_budget_is_kept_and_early_answers_are_cheaper(run: Path) -> None:
@@ -161,7 +184,7 @@ def test_answers_are_printed_and_written(run: Path, tmp_path: Path) -> None:
     code, out, _ = predict(run, "--threshold", "0.6", "--output", tmp_path / "answers.csv")
     assert code == 0
     assert "The first 10 of 360 answers" in out
-    assert "Level 4 after round 2: 360 inputs, accuracy" in out
+    assert re.search(r"Level 4 after round 2 \(validation .*%\): 360 inputs, accuracy", out)
     rows = list(csv.DictReader((tmp_path / "answers.csv").open()))
     predict(run, "--threshold", "0.6", "--output", tmp_path / "answers.json")
     listed = json.loads((tmp_path / "answers.json").read_text())["answers"]

@@ -44,6 +44,7 @@ clientapp = "client_app.app:app"
 [tool.flwr.app.config]
 hydra = ""
 run-dir = ""
+command = ""
 """
 
 CLIENT = """

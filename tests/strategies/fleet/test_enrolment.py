@@ -235,7 +235,7 @@ def test_who_did_not_answer_a_test_is_counted(federate: Federate) -> None:
 
 def test_without_test_parts_no_client_is_asked(federate: Federate) -> None:
     _, lines = federate("rounds=1 dataset.test=0")
-    assert lines[0]["asked"] == {}
+    assert set(lines[0]["asked"]) == {"validation"}
     assert "local" not in lines[0]
 
 

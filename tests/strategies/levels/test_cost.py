@@ -12,7 +12,15 @@ from torch import nn
 
 from models import Slice
 from models.task import Task
-from strategies.levels.cost import COST_KINDS, NORMABLE, Cost, cost, path_costs
+from strategies.levels.cost import (
+    COST_KINDS,
+    NORMABLE,
+    Cost,
+    cost,
+    cost_by_exit,
+    macs_by_exit,
+    path_costs,
+)
 
 
 def some_exits(units: int) -> list[tuple[int, ...]]:
@@ -54,6 +62,14 @@ def test_any_exits_cost_what_they_cost_together(exits: set[int], width: float) -
     alone = cost(task, Slice(width, exits=tuple(sorted(exits))), batch=NORMABLE)
     for kind in COST_KINDS:
         assert path_costs(task, everywhere, kind).of(exits).of(kind) == alone.of(kind)
+
+
+def test_the_cost_of_each_exit_is_of_what_runs_up_to_it() -> None:
+    task, held = Task("resnet20", image_size=8), Slice(0.5, exits=(3, 6, 9))
+    by_exit = cost_by_exit(task, held, batch=4)
+    assert by_exit[-1] == cost(task, held, batch=4)
+    assert [each.macs for each in by_exit] == macs_by_exit(task, held)
+    assert by_exit[0] == cost(task, Slice(0.5, exits=(3,)), batch=4)
 
 
 def test_memory_is_what_autograd_keeps() -> None:

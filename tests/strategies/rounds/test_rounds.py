@@ -21,7 +21,7 @@ from server_app.config.composing import compose
 from server_app.record.round_line import round_line
 from strategies.base import NestedStrategy
 from strategies.federation import FederationError
-from tests.support.federations import SMALL, Federate, federate_in
+from tests.support.federations import SMALL, Federate, federate_in, untimed
 from tests.support.grids import Fault, InProcessGrid
 from training.testing import with_own_statistics
 
@@ -86,11 +86,6 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(federate: Federate, tmp_pat
     assert same(whole, resumed)
     assert [line["round"] for line in resumed_lines] == [1, 2, 3]
     assert list(map(untimed, lines)) == list(map(untimed, resumed_lines))
-
-
-def untimed(line: dict[str, Any]) -> dict[str, Any]:
-    slices = {level: {**counts, "seconds": 0} for level, counts in line["slices"].items()}
-    return {**line, "seconds": 0, "slices": slices}
 
 
 def refused_by(fault: Fault, federate: Federate) -> tuple[NestedStrategy, dict[str, Any]]:
@@ -335,7 +330,7 @@ def test_a_level_whose_clients_were_not_sampled_has_statistics_too(federate: Fed
 def test_a_norm_that_keeps_its_own_statistics_asks_nobody_for_them(federate: Federate) -> None:
     grid = InProcessGrid(4)
     _, lines = federate("model.norm=bn-running rounds=1", grid)
-    assert set(lines[0]["asked"]) == {"local", "global"}
+    assert set(lines[0]["asked"]) == {"local", "global", "validation"}
 
 
 def test_statistics_are_gathered_before_clients_test_too(federate: Federate) -> None:

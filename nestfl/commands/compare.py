@@ -1,0 +1,159 @@
+"""`nestfl compare`: all combinations of settings, fairly, with the table of what they came to."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from nestfl.comparing.comparison import Comparison
+from nestfl.comparing.outcome import Known, Outcome
+from nestfl.comparing.result_tables import ResultTable
+from nestfl.comparing.run_bars import comparison_display_on
+from nestfl.comparing.running import Progress, Slots, run_trials
+from nestfl.comparing.trials import SEED, Trial, comparison_name, expand
+from nestfl.launching.flower import LaunchError
+from nestfl.launching.gpus import cores, free_memory_of_gpus
+from nestfl.launching.stopping import Stopped, stop_request
+from server_app.config.composing import Config, compose, with_absolute_paths
+from server_app.config.typed import ConfigError
+from server_app.record.files import LAUNCHER_LOCK, make_directory
+from server_app.record.locking import PATIENCE, Lock
+
+APP_DIR = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The overrides and options of `nestfl compare`, as typed."""
+
+    overrides: Sequence[str]
+    jobs: int | None = None
+    baseline: str | None = None
+    """As KEY=VALUE: the choice that others are compared to."""
+    target: float | None = None
+    """The mean accuracy to reach, as a share."""
+
+    def trials(self) -> list[Trial]:
+        """Return the runs to compare; on the local engine, unless another is named."""
+        given = with_absolute_paths(Path.cwd(), self.overrides)
+        engine = [] if any(text.startswith("engine=") for text in given) else ["engine=local"]
+        return expand([*engine, *given])
+
+    def command(self) -> list[str]:
+        """Return the command that goes on with it."""
+        return ["nestfl", "compare", *self.overrides]
+
+
+def compare(request: Request) -> int:
+    """Run what has not run yet, show the table, and return the exit code."""
+    console, errors = Console(), Console(stderr=True)
+    with ExitStack() as held:
+        try:
+            comparison = _comparison(request)
+            baseline = _baseline(request, comparison.trials)
+            slots = _slots(request, comparison.configs[0])
+            held.enter_context(closing(Lock(comparison.folder / LAUNCHER_LOCK, PATIENCE)))
+            comparison.check_runs()
+            known = Known.of(comparison)
+        except (ValueError, OSError, LaunchError) as error:
+            errors.out(f"nestfl compare: {error}", highlight=False)
+            return 2
+        comparison.write(request.command(), baseline, request.target)
+        _show(known.tables, known.warnings, console)
+        code = _run(comparison, slots, request, console, errors)
+        outcome = Outcome.of(comparison.results(), baseline, request.target, known)
+        _show(outcome.tables(), outcome.warnings, console)
+        missing = len(comparison.unfinished())
+        if missing:
+            console.out(f"{missing} of {len(comparison.trials)} runs are not in these tables")
+        for name in outcome.write(comparison):
+            console.out(f"{name + ':':13}{comparison.folder / name}", highlight=False)
+        return code
+
+
+def _comparison(request: Request) -> Comparison:
+    """Compose all configurations, to know at once whether they are right, and make the folder."""
+    trials = request.trials()
+    configs = []
+    for trial in trials:
+        try:
+            configs.append(compose(trial.overrides))
+        except ConfigError as error:
+            raise ConfigError(f"{trial}: {error}") from error
+    first = configs[0]
+    folder = Path(first.output).expanduser().absolute() / (first.name or comparison_name(trials))
+    make_directory(folder, exist_ok=True)
+    return Comparison(folder, trials, configs)
+
+
+def _baseline(request: Request, trials: Sequence[Trial]) -> Mapping[str, str]:
+    """Return the choice that others are compared to: the first strategy, or else the first one."""
+    offered: dict[str, list[str]] = {}
+    for trial in trials:
+        for key, value in trial.group.items():
+            offered.setdefault(key, [])
+            if value not in offered[key]:
+                offered[key].append(value)
+    if request.baseline is None:
+        first = "strategy" if "strategy" in offered else next(iter(offered), None)
+        return {} if first is None else {first: offered[first][0]}
+    key, _, value = request.baseline.partition("=")
+    if value not in offered.get(key, []):
+        choices = [f"{name}={each}" for name, values in offered.items() for each in values]
+        raise ConfigError(
+            f"--baseline {request.baseline}: expected one of the choices that are compared: "
+            f"{', '.join(choices) or f'none, {SEED} alone has several values'}"
+        )
+    return {key: value}
+
+
+def _slots(request: Request, config: Config) -> Slots:
+    """Return how many runs there are at a time: by the cores, the GPUs, or as asked for."""
+    wants_gpu = config.train.device in ("auto", "cuda")
+    gpus = len(free_memory_of_gpus()) if wants_gpu else 0
+    if config.engine == "ray":
+        jobs = request.jobs or 1
+        return Slots(jobs, workers=max(1, cores() // jobs))
+    return Slots(request.jobs or gpus or cores(), gpus)
+
+
+def _run(
+    comparison: Comparison, slots: Slots, request: Request, console: Console, errors: Console
+) -> int:
+    left = comparison.unfinished()
+    if not left:
+        return 0
+    done = len(comparison.trials) - len(left)
+    before = f", {done} of which are done" if done else ""
+    console.out(
+        f"{len(comparison.trials)} runs{before}, {min(slots.jobs, len(left))} at a time, "
+        f"in {comparison.folder}",
+        highlight=False,
+    )
+    try:
+        with stop_request() as stop, comparison_display_on(console) as display:
+            progress = run_trials(comparison, slots, display, stop, APP_DIR)
+    except Stopped as stopped:
+        again = shlex.join(request.command())
+        errors.out(f"nestfl compare: stopped. Go on with: {again}", highlight=False)
+        return stopped.exit_code
+    return _say_failed(comparison, progress, errors)
+
+
+def _say_failed(comparison: Comparison, progress: Progress, errors: Console) -> int:
+    for trial, reason in progress.failed.items():
+        errors.out(f"nestfl compare: {trial} failed: {reason}", highlight=False)
+        errors.out(f"  Its output: {comparison.log(trial)}", highlight=False)
+    return 1 if progress.failed else 0
+
+
+def _show(tables: Sequence[ResultTable], warnings: Sequence[str], console: Console) -> None:
+    for table in tables:
+        table.show(console)
+    for warning in warnings:
+        console.out(f"Warning: {warning}", highlight=False)

@@ -1,0 +1,42 @@
+"""`nestfl report`: a page about one run, about several, or about a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nestfl.comparing.comparison import COMPARISON_FILE, Comparison
+from nestfl.comparing.outcome import Known, Outcome
+from server_app.record.files import REPORT_FILE
+from server_app.report.page import write_report
+
+
+def report(runs: Sequence[Path], output: Path | None = None) -> Path:
+    """Write the report and return where it is: in the run's directory, or of several here."""
+    repeated = {run for run in runs if list(runs).count(run) > 1}
+    if repeated:
+        raise ValueError(f"{', '.join(map(str, sorted(repeated)))} is given more than once")
+    if len(runs) == 1 and (runs[0] / COMPARISON_FILE).is_file():
+        return _of_a_comparison(runs[0], output)
+    file = output or (runs[0] / REPORT_FILE if len(runs) == 1 else Path(REPORT_FILE))
+    _check_file(file)
+    write_report(runs, file)
+    return file
+
+
+def _of_a_comparison(folder: Path, output: Path | None) -> Path:
+    """Write the report of the runs of a comparison that have finished."""
+    comparison, baseline, target = Comparison.read(folder)
+    file, results = output or folder / REPORT_FILE, comparison.results()
+    _check_file(file)
+    if not results:
+        raise ValueError(f"nothing to report yet: no run of the comparison {folder} has finished")
+    Outcome.of(results, baseline, target, Known.of(comparison)).write_report(file)
+    return file
+
+
+def _check_file(file: Path) -> None:
+    if file.is_dir():
+        raise ValueError(
+            f"--output {file} is a folder: expected a file, such as {file / REPORT_FILE}"
+        )

@@ -1,0 +1,101 @@
+"""A comparison's folder: a run directory for each trial, and what they came to.
+
+runs/compare-seed-strategy-1f2e3d4c/
+    comparison.json                   the command, and the trials
+    strategy-scalefl_seed-0/          a run directory, as any other
+    logs/strategy-scalefl_seed-0.log  what was said when it ran
+    table.md, table.csv, table.json   the results
+    report.html                       the same with pictures
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nestfl.comparing.fairness import flat
+from nestfl.comparing.results import Result
+from nestfl.comparing.trials import Trial
+from server_app.config.composing import Config, load
+from server_app.config.saved import CONFIG_FILE
+from server_app.config.typed import ConfigError
+from server_app.record import checkpoint
+from server_app.record.files import PROGRESS_FILE, SUMMARY_FILE, write_text
+
+COMPARISON_FILE = "comparison.json"
+LOGS = "logs"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The trials that were asked for, and the folder that holds their runs."""
+
+    folder: Path
+    trials: Sequence[Trial]
+    configs: Sequence[Config]
+
+    def directory(self, trial: Trial) -> Path:
+        """Return the run directory of a trial."""
+        return self.folder / trial.name
+
+    def log(self, trial: Trial) -> Path:
+        """Return where a trial's output goes."""
+        return self.folder / LOGS / f"{trial.name}.log"
+
+    def results(self) -> list[Result]:
+        """Return the results of the trials that have finished."""
+        found = (Result.read(trial, self.directory(trial)) for trial in self.trials)
+        return [result for result in found if result is not None]
+
+    def unfinished(self) -> list[Trial]:
+        """Return the trials that are still to run, in their order."""
+        return [each for each in self.trials if not (self.directory(each) / SUMMARY_FILE).exists()]
+
+    def check_runs(self) -> None:
+        """Raise `ConfigError` if a run that is there already was of other settings."""
+        for trial, config in zip(self.trials, self.configs, strict=True):
+            file = self.directory(trial) / CONFIG_FILE
+            if not file.exists():
+                continue
+            there, now = flat(load(file)), flat(config)
+            for key in sorted(now.keys() | there.keys()):
+                if there.get(key) == now.get(key):
+                    continue
+                raise ConfigError(
+                    f"{self.directory(trial)} is of other settings: {key} is {there.get(key)} "
+                    f"there, {now.get(key)} now; give the comparison another name=, or remove it"
+                )
+
+    def prepare(self, trial: Trial) -> bool:
+        """Return whether a trial's run can be resumed; what cannot is cleared away."""
+        directory = self.directory(trial)
+        (directory / PROGRESS_FILE).unlink(missing_ok=True)
+        if any((directory / checkpoint.FOLDER).glob("round-*.safetensors")):
+            return True
+        shutil.rmtree(directory, ignore_errors=True)
+        return False
+
+    def write(
+        self, command: Sequence[str], baseline: Mapping[str, str], target: float | None
+    ) -> None:
+        """Write down what is compared, for `read`."""
+        trials = [{"run": each.name, "choices": dict(each.choices)} for each in self.trials]
+        record = {"command": command, "baseline": baseline, "target": target, "trials": trials}
+        write_text(self.folder / COMPARISON_FILE, json.dumps(record, indent=2) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> tuple[Comparison, dict[str, str], float | None]:
+        """Return what was compared in a folder, of the runs that are there; baseline and target."""
+        file = folder / COMPARISON_FILE
+        try:
+            record = json.loads(file.read_text(encoding="utf-8"))
+            trials = [Trial(dict(each["choices"])) for each in record["trials"]]
+            baseline, target = dict(record["baseline"]), record["target"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{file} is no record of a comparison: {error}") from error
+        there = [each for each in trials if (folder / each.name / CONFIG_FILE).exists()]
+        configs = [load(folder / each.name / CONFIG_FILE) for each in there]
+        return cls(folder, there, configs), baseline, target

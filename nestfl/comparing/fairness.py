@@ -1,0 +1,190 @@
+"""What is equal between the methods of a comparison, and what is not: costs, settings, steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from omegaconf import OmegaConf
+
+from nestfl.comparing.results import Group, Result
+from nestfl.comparing.trials import Trial, short_name
+from server_app.config.composing import Config, dump
+
+CostName = Literal["parameters", "macs", "bytes", "memory"]
+COST_NAMES: dict[CostName, str] = {
+    "parameters": "parameters",
+    "macs": "MACs",
+    "bytes": "bytes a round",
+    "memory": "training memory",
+}
+A_METHODS_OWN = ("strategy.", "model.norm", "model.scaler")
+"""Settings in which methods may differ."""
+A_RUNS_OWN = ("output", "name", "resume", "engine", "run_id", "report")
+"""Settings on which no result depends."""
+
+
+@dataclass(frozen=True)
+class LevelCost:
+    """What one level of a method takes of a device."""
+
+    number: int
+    parameters: int
+    macs: int
+    """Of one example, forward."""
+    bytes: int
+    """Of its tensors, down and up."""
+    memory: int
+    """What a batch of training keeps of activations, in bytes."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A method's levels, under the name of the groups that have them."""
+
+    name: str
+    levels: tuple[LevelCost, ...]
+    kind: CostName
+    """What the method means to be equal to its targets."""
+    tolerance: float
+
+
+def costs_of(name: str, config: Config) -> Costs | None:
+    """Return what a config's levels cost; None if they follow from what devices say they afford."""
+    from server_app.app import strategy_of
+    from strategies.levels.cost import cost
+
+    if config.strategy.need_clients:
+        return None
+    made = strategy_of(config)
+    levels = []
+    for level in made.levels:
+        form = made.submodels.at(level).form.values()
+        found = cost(made.federation.task, level.slice, config.train.batch_size)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in form)
+        levels.append(LevelCost(level.number, found.parameters, found.macs, 2 * size, found.memory))
+    return Costs(name, tuple(levels), made.settings.cost, made.settings.tolerance)
+
+
+def costs_of_all(trials: Sequence[Trial], configs: Sequence[Config]) -> list[Costs]:
+    """Return what the levels of each method cost; trials of the same levels are named once."""
+    found: dict[object, Costs | None] = {}
+    for trial, config in zip(trials, configs, strict=True):
+        what_costs = (config.strategy, config.task, config.train.batch_size)
+        if what_costs not in found:
+            named = {k: v for k, v in trial.group.items() if k.startswith(("strategy", "model"))}
+            name = short_name(named or trial.group) or config.strategy.name
+            found[what_costs] = costs_of(name, config)
+    return [costs for costs in found.values() if costs is not None]
+
+
+def unequal_levels(methods: Sequence[Costs]) -> tuple[list[str], list[str]]:
+    """Return warnings of levels that are meant to be equal and are not, and notes of the rest.
+
+    Levels of the same number are meant to be equal in what the first method counts.
+    """
+    warnings: list[str] = []
+    notes: list[str] = []
+    for number in sorted({level.number for each in methods for level in each.levels}):
+        holders = [(each, _level(each, number)) for each in methods if _level(each, number)]
+        for kind, what in COST_NAMES.items():
+            amounts = {each.name: getattr(level, kind) for each, level in holders}
+            least, most = min(amounts, key=amounts.__getitem__), max(amounts, key=amounts.get)  # type: ignore[arg-type]
+            ratio = amounts[most] / amounts[least]
+            if ratio <= 1 + methods[0].tolerance:
+                continue
+            told = (
+                f"level {number} of {most} has {ratio:.2f} times the {what} of {least} "
+                f"({amounts[most]:,} and {amounts[least]:,})"
+            )
+            (warnings if kind == methods[0].kind else notes).append(told)
+    return warnings, notes
+
+
+def _level(costs: Costs, number: int) -> LevelCost | None:
+    return next((level for level in costs.levels if level.number == number), None)
+
+
+def rivals(trials: Iterable[Trial]) -> Iterator[list[Trial]]:
+    """Yield the trials that differ in nothing but their method and its settings."""
+    members: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
+    for trial in trials:
+        shared = tuple(item for item in trial.choices.items() if not _is_a_methods(item[0]))
+        members.setdefault(shared, []).append(trial)
+    yield from members.values()
+
+
+def other_settings(trials: Sequence[Trial], configs: Sequence[Config]) -> list[str]:
+    """Return the settings in which rivals differ though they are no method's own."""
+    values = dict(zip((trial.name for trial in trials), map(flat, configs), strict=True))
+    warnings = []
+    for group in rivals(trials):
+        first = group[0]
+        for other in group[1:]:
+            ours, theirs = values[first.name], values[other.name]
+            warnings += [
+                f"{key} is {ours.get(key)} with {first}, but {theirs.get(key)} with {other}"
+                for key in sorted(ours.keys() | theirs.keys())
+                if not _is_a_methods(key) and ours.get(key) != theirs.get(key)
+            ]
+    return warnings
+
+
+def other_steps(results: Sequence[Result]) -> list[str]:
+    """Return where rivals did not train the same clients on as many examples, round by round."""
+    by_name = {result.trial.name: result for result in results}
+    warnings = []
+    for group in rivals(result.trial for result in results):
+        first = by_name[group[0].name]
+        for other in (by_name[trial.name] for trial in group[1:]):
+            different = [
+                number
+                for (number, ours), (_, theirs) in zip(first.steps(), other.steps(), strict=False)
+                if ours != theirs
+            ]
+            if different or len(first.lines) != len(other.lines):
+                where = f"in round {different[0]}" if different else "for as many rounds"
+                warnings.append(
+                    f"{first.trial} and {other.trial} did not train the same clients on the same "
+                    f"number of examples {where}"
+                )
+    return warnings
+
+
+def still_improving(groups: Sequence[Group], least: float) -> list[str]:
+    """Return the runs that had not converged, or of which nobody can tell."""
+    warnings, unknown = [], []
+    for result in (result for group in groups for result in group.results):
+        if result.rise is None:
+            unknown.append(result)
+        elif result.rise > least:
+            warnings.append(
+                f"{result.trial} was still improving when it ended: the mean accuracy rose by "
+                f"{100 * result.rise:.1f} points in the last fifth of its rounds"
+            )
+    if unknown:
+        warnings.append(
+            f"whether {len(unknown)} runs were still improving cannot be told: there were fewer "
+            "than 3 tests in the last fifth of their rounds (evaluate.every)"
+        )
+    return warnings
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """Return a configuration by dotted keys, without what no result depends on."""
+    values = OmegaConf.to_container(OmegaConf.create(dump(config)))
+    assert isinstance(values, dict)
+    return {key: value for key, value in _flat(values) if key not in A_RUNS_OWN}
+
+
+def _flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _is_a_methods(key: str) -> bool:
+    return key == "strategy" or key.startswith(A_METHODS_OWN)

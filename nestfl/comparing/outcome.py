@@ -1,0 +1,182 @@
+"""What is known of a comparison before it runs, what it has found, and the files that say so."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nestfl.comparing.comparison import Comparison
+from nestfl.comparing.differences import baseline_of
+from nestfl.comparing.fairness import (
+    costs_of_all,
+    other_settings,
+    other_steps,
+    still_improving,
+    unequal_levels,
+)
+from nestfl.comparing.result_tables import (
+    ResultTable,
+    accuracy_table,
+    cost_table,
+    default_target,
+    difference_of,
+    difference_table,
+    exit_tables,
+    target_table,
+)
+from nestfl.comparing.results import IMPROVING, Group, Result, grouped, score_names
+from server_app.record.files import REPORT_FILE, write_text
+from server_app.record.metrics import finite
+
+MARKDOWN_FILE, CSV_FILE, JSON_FILE = "table.md", "table.csv", "table.json"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known before anything runs: what levels cost, and what is not equal."""
+
+    tables: Sequence[ResultTable] = ()
+    warnings: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> Known:
+        """Look at the settings of a comparison's runs."""
+        differing = other_settings(comparison.trials, comparison.configs)
+        costs = costs_of_all(comparison.trials, comparison.configs)
+        if not costs:
+            return cls((), differing)
+        unequal, notes = unequal_levels(costs)
+        return cls([cost_table(costs, notes)], [*unequal, *differing])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The results of the runs that have finished."""
+
+    groups: Sequence[Group]
+    baseline: Mapping[str, str]
+    """The choices that others are compared to."""
+    target: float | None
+    """The mean accuracy to reach."""
+    known: Known
+    warnings: Sequence[str]
+    """Of what the runs have shown."""
+
+    @classmethod
+    def of(
+        cls,
+        results: Sequence[Result],
+        baseline: Mapping[str, str],
+        target: float | None,
+        known: Known = Known(),  # noqa: B008  (frozen)
+    ) -> Outcome:
+        """Return what results come to."""
+        groups = grouped(results)
+        target = default_target(groups) if target is None else target
+        warnings = [*other_steps(results), *still_improving(groups, IMPROVING)]
+        return cls(groups, baseline, target, known, warnings)
+
+    def tables(self) -> list[ResultTable]:
+        """Return its tables: accuracies, exits, what a target took, differences."""
+        if not self.groups:
+            return []
+        found = [accuracy_table(self.groups), *exit_tables(self.groups)]
+        if self.target is not None:
+            found.append(target_table(self.groups, self.target))
+        if (differences := difference_table(self.groups, self.baseline)) is not None:
+            found.append(differences)
+        return found
+
+    def write(self, comparison: Comparison) -> list[str]:
+        """Write the tables and the report into the comparison's folder; return the files' names."""
+        texts = self.texts()
+        for name, text in texts.items():
+            write_text(comparison.folder / name, text)
+        if not self.groups:
+            return list(texts)
+        self.write_report(comparison.folder / REPORT_FILE)
+        return [*texts, REPORT_FILE]
+
+    def texts(self) -> dict[str, str]:
+        """Return the tables as Markdown, CSV and JSON, by the names of their files."""
+        return {
+            MARKDOWN_FILE: self._markdown(),
+            CSV_FILE: self._csv(),
+            JSON_FILE: json.dumps(finite(self._json()), indent=2) + "\n",
+        }
+
+    def write_report(self, file: Path) -> None:
+        """Write the tables, and pictures of the runs, as one HTML file."""
+        from server_app.report.page import write_report  # draws: not for a start
+
+        results = [result for group in self.groups for result in group.results]
+        labels = {result.directory: result.trial.choices for result in results}
+        tables = [*self.tables(), *self.known.tables]
+        if told := self._all_warnings():
+            tables.append(ResultTable("Warnings", [""], [[each] for each in told]))
+        title = results[0].directory.parent.name
+        write_report(list(labels), file, title=title, tables=tables, labels=labels)
+
+    def _all_warnings(self) -> list[str]:
+        return [*self.known.warnings, *self.warnings]
+
+    def _markdown(self) -> str:
+        parts = [table.markdown() for table in (*self.known.tables, *self.tables())]
+        if told := self._all_warnings():
+            parts.append("### Warnings\n\n" + "".join(f"- {each}\n" for each in told))
+        return "\n".join(parts)
+
+    def _json(self) -> dict[str, Any]:
+        return {
+            "baseline": dict(self.baseline),
+            "target": self.target,
+            "groups": [self._group(group) for group in self.groups],
+            "warnings": self._all_warnings(),
+        }
+
+    def _group(self, group: Group) -> dict[str, Any]:
+        base = baseline_of(group, self.groups, self.baseline)
+        scores = {}
+        for name in score_names([group]):
+            values = group.values(name)
+            found = difference_of(group, base, name) if base else None
+            scores[name] = {
+                "mean": statistics.fmean(values.values()),
+                "deviation": statistics.stdev(values.values()) if len(values) > 1 else None,
+                "by_seed": values,
+                "difference": asdict(found) if found else None,
+            }
+        runs = []
+        for result in group.results:
+            spent = result.spent_until(self.target) if self.target is not None else None
+            runs.append(
+                {
+                    "run": result.trial.name,
+                    "seed": result.trial.seed,
+                    "rise": result.rise,
+                    "to_target": asdict(spent) if spent else None,
+                }
+            )
+        return {"choices": dict(group.choices), "scores": scores, "runs": runs}
+
+    def _csv(self) -> str:
+        """Return one row for each group and score."""
+        keys = list(self.groups[0].choices) if self.groups else []
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        numbers = ("mean", "deviation", "seeds")
+        compared = ("difference", "low", "high", "pairs", "verdict")
+        writer.writerow([*keys, "score", *numbers, *compared])
+        for group in self._json()["groups"]:
+            for name, score in group["scores"].items():
+                found = score["difference"] or {}
+                cells = [found.get(key, "") for key in ("mean", *compared[1:])]
+                own = [score["mean"], score["deviation"], len(score["by_seed"])]
+                writer.writerow([*group["choices"].values(), name, *own, *cells])
+        return text.getvalue()

@@ -1,0 +1,192 @@
+"""The tables of a comparison: of results, as text for the terminal and as Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table as RichTable
+
+from nestfl.comparing.differences import Difference, baseline_of, difference
+from nestfl.comparing.fairness import COST_NAMES, Costs
+from nestfl.comparing.results import Group, Spent, score_names
+from server_app.report.tables import Table
+
+PLAIN_WIDTH = 160
+"""Columns where there is no terminal to ask."""
+
+
+@dataclass(frozen=True)
+class ResultTable(Table):
+    """A table of a report that the terminal and Markdown can show, too."""
+
+    def markdown(self) -> str:
+        """Return it as Markdown."""
+        lines = [
+            f"### {self.heading}\n",
+            _markdown_row(self.columns),
+            _markdown_row(["---", *("---:" for _ in self.columns[1:])]),
+            *map(_markdown_row, self.rows),
+            *(f"\n{note}" for note in self.notes),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def show(self, console: Console) -> None:
+        """Print it; where there is no terminal, without colours and as wide as it is."""
+        if not console.is_terminal:
+            console = Console(file=console.file, width=PLAIN_WIDTH, color_system=None)
+        console.print(f"\n{self.heading}", style="bold", highlight=False, markup=False)
+        table = RichTable(box=box.SIMPLE_HEAD if console.is_terminal else None)
+        for number, column in enumerate(self.columns):
+            table.add_column(column, justify="right" if number else "left", no_wrap=not number)
+        for row in self.rows:
+            table.add_row(*row)
+        console.print(table)
+        for note in self.notes:
+            console.print(note, highlight=False, markup=False)
+
+
+def cost_table(methods: Sequence[Costs], notes: Sequence[str] = ()) -> ResultTable:
+    """Return what each method's levels take of a device."""
+    rows = []
+    for each in methods:
+        for level in each.levels:
+            amounts = [level.parameters, level.macs, level.bytes, level.memory]
+            cells = [count(amounts[0]), count(amounts[1]), *map(decimal, amounts[2:])]
+            rows.append([each.name, str(level.number), *cells])
+    return ResultTable("What levels cost", ["", "level", *COST_NAMES.values()], rows, notes)
+
+
+def accuracy_table(groups: Sequence[Group]) -> ResultTable:
+    """Return the final accuracies of all groups, but for the exits."""
+    names = [name for name in score_names(groups) if "exit" not in name]
+    rows = []
+    for group in groups:
+        cells = [mean_and_deviation(list(group.values(name).values())) for name in names]
+        rows.append([group.name, *cells, _rise(group)])
+    return ResultTable(
+        f"Accuracy in percent, {_over(groups)}",
+        ["", *names, "rise"],
+        rows,
+        ["Rise: of the mean over the levels, in the last fifth of the rounds, in points."],
+    )
+
+
+def exit_tables(groups: Sequence[Group]) -> list[ResultTable]:
+    """Return the accuracies of the exits of all levels that have several, where there are any."""
+    names = [name for name in score_names(groups) if "exit" in name]
+    exits = list(dict.fromkeys(name.partition(", ")[2] for name in names))
+    rows = []
+    for group in groups:
+        for level in dict.fromkeys(name.partition(", ")[0] for name in names):
+            values = [list(group.values(f"{level}, {each}").values()) for each in exits]
+            if any(values):
+                rows.append([f"{group.name}: {level}", *map(mean_and_deviation, values)])
+    heading = f"Exits: accuracy in percent, {_over(groups)}"
+    return [ResultTable(heading, ["", *exits], rows)] if rows else []
+
+
+def target_table(groups: Sequence[Group], target: float) -> ResultTable:
+    """Return what training took until the mean accuracy of the levels reached a target."""
+    rows = []
+    for group in groups:
+        found = [result.spent_until(target) for result in group.results]
+        reached = [spent for spent in found if spent is not None]
+        cells = ["-"] * 3
+        if reached:
+            cells = [f"{_mean(spent.rounds for spent in reached):.1f}", *_amounts(reached)]
+        rows.append([group.name, f"{len(reached)} of {len(found)}", *cells])
+    return ResultTable(
+        f"To {100 * target:.1f} % mean accuracy of the levels",
+        ["", "runs that reached it", "rounds", "bytes", "training MACs"],
+        rows,
+        ["Means over the runs that reached it, at the tests that were made; bytes both ways, a "
+         "step's MACs as three forward passes."],
+    )  # fmt: skip
+
+
+def _amounts(reached: Sequence[Spent]) -> list[str]:
+    sent, macs = _mean(spent.bytes for spent in reached), _mean(spent.macs for spent in reached)
+    return [decimal(round(sent)), count(macs) if macs else "-"]
+
+
+def difference_table(groups: Sequence[Group], baseline: Mapping[str, str]) -> ResultTable | None:
+    """Return how each group differs from its baseline; None where there is no pair of runs."""
+    names = [name for name in score_names(groups) if "exit" not in name]
+    rows = []
+    for group in groups:
+        if (base := baseline_of(group, groups, baseline)) is None:
+            continue
+        for name in names:
+            found = difference_of(group, base, name)
+            if found is not None:
+                rows.append([
+                    f"{group.name}: {name}",
+                    f"{100 * found.mean:+.1f}",
+                    f"{100 * found.low:+.1f} to {100 * found.high:+.1f}",
+                    str(found.pairs),
+                    found.verdict,
+                ])  # fmt: skip
+    if not rows:
+        return None
+    chosen = " ".join(f"{key}={value}" for key, value in baseline.items())
+    return ResultTable(
+        f"Differences to {chosen} in points, paired over seeds",
+        ["", "mean", "95 % interval", "seeds", "verdict"],
+        rows,
+        ["Bootstrap interval of the mean; a verdict takes three seeds, an interval without 0, and "
+         "a paired t-test that agrees."],
+    )  # fmt: skip
+
+
+def difference_of(group: Group, base: Group, score: str) -> Difference | None:
+    """Return how a score differs from the baseline's; None where no seed has both."""
+    ours, theirs = group.values(score), base.values(score)
+    return difference(ours, theirs) if ours.keys() & theirs.keys() else None
+
+
+def default_target(groups: Sequence[Group]) -> float | None:
+    """Return an accuracy that all groups have reached: the lowest mean, in whole percents."""
+    means = [_mean(group.values("mean").values()) for group in groups if group.values("mean")]
+    return int(100 * min(means)) / 100 if means else None
+
+
+def mean_and_deviation(shares: Sequence[float]) -> str:
+    """Return shares as percents: their mean, and their deviation where there are several."""
+    if not shares:
+        return "-"
+    mean = f"{100 * statistics.fmean(shares):.1f}"
+    return f"{mean} ± {100 * statistics.stdev(shares):.1f}" if len(shares) > 1 else mean
+
+
+def count(number: float) -> str:
+    """Return a number in thousands, millions and so on: 1.23 M."""
+    for power, letter in ((12, " T"), (9, " G"), (6, " M"), (3, " k")):
+        if number >= 10**power:
+            return f"{number / 10**power:.3g}{letter}"
+    return f"{number:g}"
+
+
+def _rise(group: Group) -> str:
+    rises = [result.rise for result in group.results if result.rise is not None]
+    return f"{100 * _mean(rises):+.1f}" if rises else "?"
+
+
+def _over(groups: Sequence[Group]) -> str:
+    seeds = {len(group.results) for group in groups}
+    if seeds == {1}:
+        return "one run each"
+    number = str(max(seeds)) if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
+    return f"mean ± deviation over {number} seeds"
+
+
+def _mean(numbers: Iterable[float]) -> float:
+    return statistics.fmean(numbers)
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,0 +1,151 @@
+"""What a finished run of a comparison came to, from its record alone: no times, so that the same
+runs give the same table on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nestfl.comparing.trials import Trial, short_name
+from server_app.record.files import METRICS_FILE, SUMMARY_FILE
+from server_app.record.metrics import RoundMetrics, read_metrics
+
+SCORES = ("worst", "mean", "local", "global")
+LAST_PART = 5
+"""The last fifth of the rounds tells whether a run was still improving."""
+FEWEST_TESTS = 3
+"""Tests of all levels that a slope takes."""
+IMPROVING = 0.01
+"""Rise of the mean accuracy over that part from which on a run was still improving."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished run: its scores, and how it got there."""
+
+    trial: Trial
+    directory: Path
+    summary: Mapping[str, Any]
+    lines: Sequence[RoundMetrics]
+
+    @classmethod
+    def read(cls, trial: Trial, directory: Path) -> Result | None:
+        """Return a run's result, or None if it has not finished."""
+        try:
+            summary = json.loads((directory / SUMMARY_FILE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return cls(trial, directory, summary, read_metrics(directory / METRICS_FILE))
+
+    @cached_property
+    def scores(self) -> dict[str, float]:
+        """Its final accuracies by name: worst, mean, local, global, each level, each exit."""
+        found = {name: self.summary[name] for name in SCORES if self.summary.get(name) is not None}
+        for number, level in self.summary["levels"].items():
+            if level.get("accuracy") is None:
+                continue
+            found[f"level {number}"] = level["accuracy"]
+            exits = level.get("exits", {})
+            if len(exits) > 1:
+                for unit, scores in exits.items():
+                    found[f"level {number}, exit {unit}"] = scores["accuracy"]
+        return found
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """The mean accuracy of all levels, by the rounds after which it was tested."""
+        return [
+            (line["round"], line["mean"]) for line in self.lines if line.get("mean") is not None
+        ]
+
+    @property
+    def rise(self) -> float | None:
+        """How much the mean accuracy rose in the last fifth of the rounds, by a straight line.
+
+        None if there were too few tests for one.
+        """
+        last = self.summary["rounds"]
+        tests = [(r, mean) for r, mean in self.curve if r > last - max(1, last // LAST_PART)]
+        if len(tests) < FEWEST_TESTS:
+            return None
+        rounds, means = np.array(tests).T
+        slope = np.polynomial.Polynomial.fit(rounds, means, 1).convert().coef[-1]
+        return float(slope * (rounds[-1] - rounds[0]))
+
+    def spent_until(self, target: float) -> Spent | None:
+        """Return what training took until the mean accuracy reached a target; None if never."""
+        spent = Spent(0, 0, 0)
+        for line in self.lines:
+            spent = spent.with_round(line)
+            if (line.get("mean") or 0.0) >= target:
+                return spent
+        return None
+
+    def steps(self) -> Iterator[tuple[int, Mapping[str, int]]]:
+        """Yield for each round the clients that trained, with their examples."""
+        for line in self.lines:
+            trained: Mapping[str, Any] = line.get("trained", {})
+            yield line["round"], {client: each["examples"] for client, each in trained.items()}
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What training took: rounds, bytes both ways, and multiply-accumulates on all devices."""
+
+    rounds: int
+    bytes: int
+    macs: int
+
+    def with_round(self, line: RoundMetrics) -> Spent:
+        """Return it with a round more."""
+        traffic = line.get("bytes", {})
+        macs = sum(part.get("macs", 0) for part in line.get("slices", {}).values())
+        sent = traffic.get("down", 0) + traffic.get("up", 0)
+        return Spent(line["round"], self.bytes + sent, self.macs + macs)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The runs that differ in their seed alone."""
+
+    choices: Mapping[str, str]
+    results: tuple[Result, ...]
+
+    @property
+    def name(self) -> str:
+        """Its choices, in short."""
+        return short_name(self.choices) or "all runs"
+
+    def values(self, score: str) -> dict[str | None, float]:
+        """Return a score by seed, of the runs that have it."""
+        found = {each.trial.seed: each.scores.get(score) for each in self.results}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+
+def grouped(results: Sequence[Result]) -> list[Group]:
+    """Return the groups of results, in the order of their first one."""
+    members: dict[tuple[tuple[str, str], ...], list[Result]] = {}
+    for result in results:
+        members.setdefault(tuple(result.trial.group.items()), []).append(result)
+    return [Group(dict(choices), tuple(each)) for choices, each in members.items()]
+
+
+def score_names(groups: Sequence[Group]) -> list[str]:
+    """Return the scores that any run has: the four of all levels, then each level and exit."""
+    names = dict.fromkeys(
+        name for group in groups for result in group.results for name in result.scores
+    )
+    return [*(name for name in SCORES if name in names), *sorted(names.keys() - SCORES, key=_order)]
+
+
+def _order(name: str) -> tuple[bool, list[tuple[bool, int, str]]]:
+    """Sort levels and exits by their numbers, exits behind all levels."""
+    words = name.replace(",", "").split()
+    return "exit" in words, [(not w.isdecimal(), int(w) if w.isdecimal() else 0, w) for w in words]

@@ -1,0 +1,174 @@
+"""Runs the trials of a comparison side by side, each as a `nestfl run` of its own.
+
+A trial that stops in the middle leaves its checkpoints; the next comparison goes on from there. A
+trial that fails does not stop the others.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import Popen
+from typing import IO, Protocol
+
+from nestfl.comparing.comparison import Comparison
+from nestfl.comparing.trials import Trial
+from nestfl.launching.process_group import ProcessGroup
+from nestfl.launching.stopping import StopRequest
+from nestfl.watching.display import Silence
+from nestfl.watching.progress import Follower, RunState
+
+PAUSE = 0.2
+"""Seconds between two looks at the runs."""
+LAST_WORDS = 3
+"""Lines of a failed run's output that are shown."""
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+"""A run of the local engine takes one core: so all cores are busy, and sums have one order."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """How many runs there are at a time, and what each is given of this machine."""
+
+    jobs: int
+    gpus: int = 0
+    """Runs take turns in using them, one each."""
+    workers: int | None = None
+    """Clients at a time, of a run on Ray."""
+
+    def environment(self, slot: int) -> dict[str, str]:
+        """Return what the run in a slot has in its environment besides what this process has."""
+        threads = ONE_THREAD if self.workers is None else {}
+        return {**threads, **({"CUDA_VISIBLE_DEVICES": str(slot % self.gpus)} if self.gpus else {})}
+
+
+@dataclass
+class Running:
+    """A trial under way."""
+
+    trial: Trial
+    slot: int
+    process: Popen[bytes]
+    output: IO[bytes]
+    follower: Follower
+    began: float
+
+    @property
+    def state(self) -> RunState:
+        return self.follower.state
+
+
+@dataclass
+class Progress:
+    """How far a comparison is."""
+
+    total: int
+    jobs: int
+    done: int = 0
+    """Trials that have finished, now or before."""
+    waiting: int = 0
+    running: list[Running] = field(default_factory=list)
+    failed: dict[Trial, str] = field(default_factory=dict)
+    """Why each failed trial did."""
+    seconds: list[float] = field(default_factory=list)
+    """That each of the trials of this time took."""
+
+    def seconds_left(self) -> float | None:
+        """Return how long the rest will take, at the pace of the runs so far."""
+        left = [each.state.seconds_left() for each in self.running]
+        known = [each for each in left if each is not None]
+        if not self.seconds and not known:
+            return None
+        whole = sum(self.seconds) / len(self.seconds) if self.seconds else self._whole_of_one()
+        rest = [whole if each is None else each for each in left]
+        return max([(sum(rest) + whole * self.waiting) / self.jobs, *rest], default=0.0)
+
+    def _whole_of_one(self) -> float:
+        """Return what a run takes, by those that are under way."""
+        now = time.monotonic()
+        return max(now - each.began + (each.state.seconds_left() or 0.0) for each in self.running)
+
+
+class Display(Protocol):
+    """A place where a comparison's progress is shown."""
+
+    def update(self, progress: Progress, ended: Sequence[Trial]) -> None:
+        """Show it, with the trials that have ended since the last call."""
+
+
+def run_trials(
+    comparison: Comparison, slots: Slots, display: Display, stop: StopRequest, app_dir: Path
+) -> Progress:
+    """Run all trials that have not finished; raise `Stopped` when that is asked for."""
+    waiting = deque(comparison.unfinished())
+    total = len(comparison.trials)
+    progress = Progress(total, slots.jobs, total - len(waiting), len(waiting))
+    (comparison.folder / "logs").mkdir(exist_ok=True)
+    with ProcessGroup(_environment(app_dir), Path.cwd()) as group:
+        while waiting or progress.running:
+            stop.check()
+            taken = {each.slot for each in progress.running}
+            for slot in (slot for slot in range(slots.jobs) if slot not in taken):
+                if waiting:
+                    progress.running.append(
+                        _start(comparison, waiting.popleft(), slot, slots, group)
+                    )
+            progress.waiting = len(waiting)
+            display.update(progress, _ended(comparison, progress))
+            time.sleep(PAUSE)
+    return progress
+
+
+def _start(
+    comparison: Comparison, trial: Trial, slot: int, slots: Slots, group: ProcessGroup
+) -> Running:
+    directory = comparison.directory(trial)
+    command = [sys.executable, "-m", "nestfl", "run", "--quiet"]
+    if comparison.prepare(trial):
+        command += ["--resume", str(directory)]
+    else:
+        command += ["--run-dir", str(directory), *trial.overrides]
+    if slots.workers is not None:
+        command += ["--workers", str(slots.workers)]
+    follower = Follower(directory)
+    output = comparison.log(trial).open("wb")
+    process = group.start(command, output, slots.environment(slot))
+    return Running(trial, slot, process, output, follower, time.monotonic())
+
+
+def _ended(comparison: Comparison, progress: Progress) -> list[Trial]:
+    """Look at the runs; count those that have ended."""
+    ended = []
+    for each in list(progress.running):
+        each.follower.step(Silence())
+        code = each.process.poll()
+        if code is None:
+            continue
+        each.output.close()
+        progress.running.remove(each)
+        progress.seconds.append(time.monotonic() - each.began)
+        if code == 0:
+            progress.done += 1
+        else:
+            progress.failed[each.trial] = _last_words(comparison.log(each.trial), code)
+        ended.append(each.trial)
+    return ended
+
+
+def _last_words(log: Path, code: int) -> str:
+    """Return why a run failed, as it said itself."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    told = next((n for n, line in enumerate(lines) if line.startswith("nestfl run:")), None)
+    shown = lines[told : told + LAST_WORDS] if told is not None else lines[-LAST_WORDS:]
+    return "; ".join(line.strip() for line in shown) or f"it ended with exit code {code}"
+
+
+def _environment(app_dir: Path) -> dict[str, str]:
+    """Return the environment of the runs, which import this very app."""
+    paths = [str(app_dir), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

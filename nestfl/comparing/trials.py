@@ -1,0 +1,130 @@
+"""The runs of a comparison: all combinations of the values that overrides list.
+
+`strategy=scalefl,heterofl seed=range(0,3) rounds=30` are six trials, as in Hydra's multirun.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from server_app.config.typed import ConfigError
+
+SEED = "seed"
+"""The key over whose values results are averaged."""
+OWN_KEYS = ("output", "name", "resume", "engine")
+"""Keys that are the comparison's own, and the same for all its runs."""
+LONGEST_NAME = 120
+"""Characters of a trial's name: file systems take some 255."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One run of a comparison."""
+
+    choices: Mapping[str, str]
+    """The value of each key that has several, in the order in which the keys were given."""
+    fixed: tuple[str, ...] = ()
+    """The other overrides."""
+
+    @property
+    def overrides(self) -> list[str]:
+        """All that the run is given."""
+        return [*self.fixed, *(f"{key}={value}" for key, value in self.choices.items())]
+
+    @property
+    def name(self) -> str:
+        """What tells it from the others, as the name of a folder."""
+        plain = "_".join(f"{key}-{value}" for key, value in self.choices.items())
+        name = re.sub(r"[^\w.-]+", "-", plain)
+        return name if name == plain and len(name) <= LONGEST_NAME else _shortened(name, plain)
+
+    @property
+    def group(self) -> Mapping[str, str]:
+        """Its choices but the seed: runs that have these in common are averaged."""
+        return {key: value for key, value in self.choices.items() if key != SEED}
+
+    @property
+    def seed(self) -> str | None:
+        """The seed that was chosen, if seeds are compared."""
+        return self.choices.get(SEED)
+
+    def __str__(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self.choices.items())
+
+
+def expand(overrides: Sequence[str]) -> list[Trial]:
+    """Return the trials that overrides ask for: for each seed all other combinations in turn."""
+    values: dict[str, list[str]] = {}
+    for text in overrides:
+        key, equals, _ = text.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{text!r} is no override: expected key=value or key=value,value")
+        if key in values:
+            raise ConfigError(f"{key} is given twice: list its values in one, {key}=A,B")
+        values[key] = _values(text)
+    several = {key: choices for key, choices in values.items() if len(choices) > 1}
+    for key in OWN_KEYS:
+        if key in several:
+            raise ConfigError(f"{key} has several values: expected one for the whole comparison")
+    if not several:
+        raise ConfigError(
+            "there is nothing to compare: expected a key with several values, such as "
+            "strategy=scalefl,heterofl or seed=0,1,2"
+        )
+    fixed = tuple(f"{key}={choices[0]}" for key, choices in values.items() if key not in several)
+    keys = sorted(several, key=lambda key: key != SEED)  # seeds vary slowest: early tables are fair
+    found = []
+    for combination in product(*(several[key] for key in keys)):
+        chosen = dict(zip(keys, combination, strict=True))
+        found.append(Trial({key: chosen[key] for key in several}, fixed))
+    return found
+
+
+def short_name(choices: Mapping[str, str]) -> str:
+    """Return choices in short: the value alone of a strategy, a model, a data set."""
+    plain = ("strategy", "model", "dataset", "experiment")
+    return " ".join(value if key in plain else f"{key}={value}" for key, value in choices.items())
+
+
+def comparison_name(trials: Sequence[Trial]) -> str:
+    """Return the folder's name where none is given.
+
+    It depends on the keys that are compared and on the overrides that all have, not on the values:
+    a comparison with one more seed or strategy goes on in the same folder.
+    """
+    keys = sorted(trials[0].choices)
+    other = sorted(text for text in trials[0].fixed if text.partition("=")[0] not in OWN_KEYS)
+    digest = hashlib.sha256("\n".join([*keys, "", *other]).encode()).hexdigest()[:8]
+    return _shortened("-".join(["compare", *keys]), None)[:LONGEST_NAME] + f"-{digest}"
+
+
+def _values(text: str) -> list[str]:
+    """Return the values that an override lists; one that Hydra cannot read is a plain text."""
+    key, _, value = text.partition("=")
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException:
+        return [value]
+    if not override.is_sweep_override():
+        return [value]
+    try:
+        values = [str(each) for each in override.sweep_string_iterator()]
+    except (HydraException, AttributeError, ValueError) as error:
+        raise ConfigError(f"{text}: expected values, {key}=A,B, or range(0,3)") from error
+    repeated = sorted({each for each in values if values.count(each) > 1})
+    if repeated:
+        raise ConfigError(f"{key} lists {repeated[0]} twice: expected each value once")
+    return values
+
+
+def _shortened(name: str, unique: str | None) -> str:
+    """Return a name that is not too long, and still is one's own."""
+    mark = f"-{hashlib.sha256(unique.encode()).hexdigest()[:8]}" if unique else ""
+    return name[: LONGEST_NAME - len(mark)] + mark

@@ -1,0 +1,243 @@
+"""What a run is made of, in fleet.json: its levels, its clients, and who holds which part.
+
+It is written when the run starts, and again when clients join; all that rounds add to it is in
+metrics.jsonl.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NotRequired, TypedDict
+
+import torch
+
+from protocol.code import code_hash
+from protocol.train_settings import TrainSettings
+from server_app.record.files import write_text
+from strategies.fleet.client_levels import budget_of
+from strategies.fleet.enrolment import Client
+from strategies.levels.cost import Cost, cost_by_exit
+from strategies.levels.planning import Level
+from strategies.method import Method
+
+BYTES = 4
+"""The size of a number."""
+
+
+class LevelFacts(TypedDict):
+    number: int
+    depth: int  # the unit that its own answer follows
+    units: int  # of the whole network
+    width: float | list[float]  # share of the channels; a list has one for each stage
+    exits: list[int]  # the units that its exits follow, its own answer last
+    parameters: int
+    macs: int  # multiply-accumulates of a forward pass of one example, to its own answer
+    exit_macs: dict[str, int]  # the same, to each exit, by its unit
+    memory: int  # bytes that training takes: weights, gradients, optimiser, a batch's activations
+    bytes: int  # of its tensors on the wire, one way
+    share: float  # of the whole network's parameters
+
+
+class ClientFacts(TypedDict):
+    level: int
+    examples: int  # for training
+    budget: float  # the share of the full model that it affords, by its own word or its tier's
+    device: str
+    levels: NotRequired[list[int]]  # where it may be assigned several
+
+
+class PartFacts(TypedDict):
+    name: str  # a block or a layer, such as "stem", "layer2.1", "exit 6", "head"
+    parameters: int
+    held: dict[str, float]  # by level: the share of these parameters that it holds
+    own: list[int]  # levels that train a copy of their own, which others do not share
+
+
+class Start(TypedDict):
+    started: str  # UTC, ISO 8601
+    command: str  # that repeats it; empty where it is not known
+    code: str  # a hash of the sources that server and clients have in common
+    versions: dict[str, str]
+
+
+class Resumption(Start):
+    after: int  # the round that it went on after
+
+
+class FleetRecord(Start):
+    levels: list[LevelFacts]
+    clients: dict[str, ClientFacts]  # by number
+    parts: list[PartFacts]  # in the network's order
+    resumed: list[Resumption]
+
+
+def fleet_record(method: Method, command: str) -> FleetRecord:
+    """Return the facts of a run whose clients have enrolled."""
+    federation, submodels = method.federation, method.submodels
+    whole = federation.task.build(submodels.whole, device="meta")
+    sizes = {name: tensor.numel() for name, tensor in whole.named_parameters()}
+    levels = [_level(method, level, sum(sizes.values())) for level in method.levels]
+    return {
+        **_start(command),
+        "levels": levels,
+        "clients": clients_of(method),
+        "parts": _parts(method, sizes),
+        "resumed": [],
+    }
+
+
+def clients_of(method: Method) -> dict[str, ClientFacts]:
+    """Return the facts of all clients, by number."""
+    return {
+        str(number): _client(method, method.clients[number]) for number in sorted(method.clients)
+    }
+
+
+def resumed(first: FleetRecord, again: FleetRecord, after: int) -> FleetRecord:
+    """Return the record of a resumed run: the first start's, with what is new.
+
+    Clients that have not come again are kept: they have trained.
+    """
+    start: Resumption = {
+        "started": again["started"],
+        "command": again["command"],
+        "code": again["code"],
+        "versions": again["versions"],
+        "after": after,
+    }
+    clients = {**first["clients"], **again["clients"]}
+    return {
+        **first,
+        "clients": {number: clients[number] for number in sorted(clients, key=int)},
+        "resumed": [*first["resumed"], start],
+    }
+
+
+def read_fleet(file: Path) -> FleetRecord | None:
+    """Return what fleet.json says; None where there is none, as in runs of older versions."""
+    try:
+        record: FleetRecord = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    known = isinstance(record, dict) and FleetRecord.__required_keys__ <= record.keys()
+    return record if known else None
+
+
+def write_fleet(file: Path, record: FleetRecord) -> None:
+    """Write fleet.json, whole or not at all."""
+    write_text(file, json.dumps(record, indent=1) + "\n")
+
+
+def _start(command: str) -> Start:
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "code": code_hash(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "flwr": version("flwr"),
+            "nestfl": _own_version(),
+        },
+    }
+
+
+def _own_version() -> str:
+    """Return nestfl's version, also where it is no installed package but a Flower app's bundle."""
+    try:
+        return version("nestfl")
+    except PackageNotFoundError:
+        project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+        return str(tomllib.loads(project.read_text())["project"]["version"])
+
+
+def _level(method: Method, level: Level, whole: int) -> LevelFacts:
+    federation = method.federation
+    task, train = federation.task, federation.train
+    by_exit = cost_by_exit(task, level.slice, train.batch_size)
+    exits, width = list(level.slice.exits or (task.units,)), level.slice.width
+    form = method.submodels.at(level).form.values()
+    return {
+        "number": level.number,
+        "depth": exits[-1],
+        "units": task.units,
+        "width": list(width) if isinstance(width, tuple) else width,
+        "exits": exits,
+        "parameters": by_exit[-1].parameters,
+        "macs": by_exit[-1].macs,
+        "exit_macs": {str(unit): c.macs for unit, c in zip(exits, by_exit, strict=True)},
+        "memory": _training_memory(by_exit[-1], train),
+        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in form),
+        "share": by_exit[-1].parameters / whole,
+    }
+
+
+def _training_memory(cost: Cost, train: TrainSettings) -> int:
+    """Return the bytes that training takes: the optimiser has one state or two of each weight."""
+    states = 2 if train.optimizer == "adamw" else int(train.momentum > 0)
+    return BYTES * (2 + states) * cost.parameters + cost.memory
+
+
+def _client(method: Method, client: Client) -> ClientFacts:
+    levels = sorted(level.number for level in method.levels_of(client))
+    facts: ClientFacts = {
+        "level": method.level_of(client).number,
+        "examples": client.profile.examples,
+        "budget": budget_of(client, method.federation.fleet),
+        "device": client.profile.device,
+    }
+    if len(levels) > 1:
+        facts["levels"] = levels
+    return facts
+
+
+def _parts(method: Method, sizes: Mapping[str, int]) -> list[PartFacts]:
+    submodels = {level.number: method.submodels.at(level) for level in method.levels}
+    tensors: dict[str, list[str]] = {}
+    for name, part in zip(sizes, part_names(sizes), strict=True):
+        tensors.setdefault(part, []).append(name)
+    found: list[PartFacts] = []
+    for part, names in tensors.items():
+        parameters = sum(sizes[name] for name in names)
+        held, own = {}, []
+        for number, submodel in submodels.items():
+            kept = [name for name in names if name in submodel.form]
+            count = sum(submodel.form[name].numel() for name in kept)
+            held[str(number)] = round(count / parameters, 6)
+            if kept and all(submodel.map.regions[name].banked for name in kept):
+                own.append(number)
+        found.append({"name": part, "parameters": parameters, "held": held, "own": own})
+    return found
+
+
+def part_names(tensors: Iterable[str]) -> list[str]:
+    """Return the block that each tensor is of: `layer2.1` of `layer2.1.conv1.weight`.
+
+    What has no number in its name is the stem or the head of the blocks that it comes before or
+    after; of a network without blocks it is its layer.
+    """
+    names, found = list(tensors), list[str]()
+    blocks = [_block(name) for name in names]
+    first = next((place for place, block in enumerate(blocks) if block), None)
+    for place, (name, block) in enumerate(zip(names, blocks, strict=True)):
+        if block is not None:
+            found.append(block)
+        elif first is None:
+            found.append(name.partition(".")[0])
+        else:
+            found.append("stem" if place < first else "head")
+    return found
+
+
+def _block(name: str) -> str | None:
+    if early := re.match(r"exits\.(\d+)\.", name):
+        return f"exit {early[1]}"
+    numbered = re.match(r"(?:[^\d.][^.]*\.)+?\d[^.]*(?:\.\d+)*(?=\.)", name)
+    return numbered[0] if numbered else None

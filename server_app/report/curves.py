@@ -1,0 +1,166 @@
+"""Accuracy as a run goes on, and against what an answer costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from markupsafe import Markup
+
+from server_app.report.amounts import amount, percent
+from server_app.report.charts import (
+    Dot,
+    Front,
+    Scale,
+    Series,
+    front_chart,
+    line_chart,
+    thinned,
+)
+from server_app.report.grouping import Group, over_runs
+from server_app.report.run_data import Spent
+
+SCALES: dict[Spent, Scale] = {
+    "rounds": Scale("round"),
+    "bytes": Scale("bytes sent, both ways", unit="B"),
+    "seconds": Scale("seconds of all devices", unit="s"),
+}
+MOST_POINTS, FEWER_POINTS = 60, 30
+"""Of a line, and of one of many: more could not be told apart."""
+FEW = 8
+FRONT_COLOUR = 7
+
+Pick = Callable[[Mapping[str, Any]], float | None]
+Legend = list[tuple[int, str]]
+"""Colours and what they stand for."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart under its title; by what was spent, where it can be drawn over several things."""
+
+    title: str
+    legend: Legend
+    charts: Mapping[str, Markup]
+
+
+def level_pick(level: str) -> Pick:
+    """Return what finds a level's accuracy in a round's line."""
+    return lambda line: line.get("levels", {}).get(level, {}).get("accuracy")
+
+
+def exit_pick(level: str, unit: str) -> Pick:
+    """Return what finds the accuracy of one of a level's exits."""
+    return lambda line: (
+        line.get("levels", {}).get(level, {}).get("exits", {}).get(unit, {}).get("accuracy")
+    )
+
+
+def score_pick(score: str) -> Pick:
+    """Return what finds a score of the whole round, such as `worst`."""
+    return lambda line: line.get(score)
+
+
+def accuracy_figures(groups: Sequence[Group]) -> list[Figure]:
+    """Return the curves: of one group's levels and exits, or of several groups' scores."""
+    if len(groups) > 1:
+        return _figures_of_groups(groups)
+    (group,) = groups
+    levels, exits = group.runs[0].levels, group.runs[0].exits
+    lines = [(number, f"level {level}", group, level_pick(level))
+             for number, level in enumerate(levels)]  # fmt: skip
+    figures = [_figure("All levels", lines)]
+    for level in levels:
+        held = group.runs[0].summary["levels"][level].get("exits", {})
+        if len(held) > 1:
+            lines = [(exits.index(unit), f"exit {unit}", group, exit_pick(level, unit))
+                     for unit in sorted(held, key=exits.index)]  # fmt: skip
+            figures.append(_figure(f"Exits of level {level}", lines))
+    scores = ["mean", "worst", *group.runs[0].kinds]
+    lines = [(number, score, group, score_pick(score)) for number, score in enumerate(scores)]
+    figures.append(_figure("Scores", lines))
+    return [figure for figure in figures if figure.charts]
+
+
+def _figures_of_groups(groups: Sequence[Group]) -> list[Figure]:
+    runs = [run for group in groups for run in group.runs]
+    kinds = list(dict.fromkeys(kind for run in runs for kind in run.kinds))
+    levels = list(dict.fromkeys(level for run in runs for level in run.levels))
+    wanted = {"Mean of the levels": score_pick("mean"), "Worst level": score_pick("worst")}
+    wanted |= {f"Level {level}": level_pick(level) for level in levels}
+    wanted |= {f"Clients' tests: {kind}": score_pick(kind) for kind in kinds}
+    figures = [
+        _figure(title, [(n, group.name, group, pick) for n, group in enumerate(groups)])
+        for title, pick in wanted.items()
+    ]
+    return [figure for figure in figures if figure.charts]
+
+
+def _figure(title: str, lines: Sequence[tuple[int, str, Group, Pick]]) -> Figure:
+    charts, legend = dict[str, Markup](), Legend()
+    for spent, scale in SCALES.items():
+        most = MOST_POINTS if len(lines) <= FEW else FEWER_POINTS
+        drawn = [_series(*line, spent, most) for line in lines]
+        series = [each for each in drawn if each.points]
+        if series:
+            charts[spent] = line_chart(series, scale, f"{title}: accuracy by {scale.label}")
+            legend = legend or [(each.colour, each.name) for each in series]
+    return Figure(title, legend, charts)
+
+
+def _series(colour: int, name: str, group: Group, pick: Pick, spent: Spent, most: int) -> Series:
+    values = over_runs([run.curve(pick) for run in group.runs])
+    places = over_runs([run.spent(spent) for run in group.runs])
+    rounds = thinned([r for r in values if r in places], most)
+    points = [(places[r].mean, values[r].mean) for r in rounds]
+    ranged = any(values[r].high > values[r].low for r in rounds)
+    band = [(places[r].mean, values[r].low, values[r].high) for r in rounds] if ranged else []
+    return Series(name, colour, points, band)
+
+
+def front_figure(groups: Sequence[Group]) -> Figure | None:
+    """Return accuracy against the MACs of an answer; None where runs did not record these."""
+    alone = len(groups) == 1
+    fronts = []
+    for number, group in enumerate(groups):
+        dots = _dots(group, None if alone else number)
+        if dots:
+            fronts.append(Front(group.name, FRONT_COLOUR if alone else number, dots))
+    if not fronts:
+        return None
+    scale = Scale("multiply-accumulates for one answer")
+    title = "Accuracy against the cost of an answer"
+    if alone:
+        legend = [(n, f"level {level}") for n, level in enumerate(groups[0].runs[0].levels)]
+    else:
+        legend = [(front.colour, front.name) for front in fronts]
+    return Figure(title, legend, {"macs": front_chart(fronts, scale, title)})
+
+
+def _dots(group: Group, colour: int | None) -> list[Dot]:
+    """Return a group's exits by cost; without a colour, each level has its own."""
+    first, found = group.runs[0], []
+    for number, level in enumerate(first.levels):
+        tested, facts = first.summary["levels"][level], first.level_facts.get(level)
+        if facts is None or "lack" in tested:
+            continue
+        for unit in tested.get("exits", {}):
+            pick = partial(_exit_accuracy, level=level, unit=unit)
+            known = [value for run in group.runs if (value := pick(run.summary)) is not None]
+            macs, own = facts["exit_macs"].get(unit), unit == str(facts["depth"])
+            if macs is None or not known:
+                continue
+            what = f"level {level}" if own else f"exit {unit} of level {level}"
+            prefix = f"{group.name}, " if colour is not None else ""
+            text = f"{prefix}{what}: {percent(fmean(known))} for {amount(macs)} MACs"
+            label = what if own and colour is None else ""
+            tint = number if colour is None else colour
+            found.append(Dot(macs, fmean(known), tint, text, label, min(known), max(known)))
+    return found
+
+
+def _exit_accuracy(summary: Mapping[str, Any], level: str, unit: str) -> float | None:
+    return exit_pick(level, unit)(summary)

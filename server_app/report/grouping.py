@@ -1,0 +1,112 @@
+"""Runs that differ in their seed alone are one group, named by what sets it apart from others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from server_app.report.run_data import Curve, RunData
+
+SEED = "seed"
+UNIMPORTANT = ("output", "name", "resume", "run_id", "engine", "report")
+"""Keys that change nothing of what a run comes to."""
+ABSENT = "-"
+"""What a config shows for a key that it does not have."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of the same settings with different seeds."""
+
+    name: str
+    runs: Sequence[RunData]
+
+    def mean(self, values: Sequence[float | None]) -> float | None:
+        """Return the mean of what the runs have."""
+        known = [value for value in values if value is not None]
+        return fmean(known) if known else None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A value over the runs of a group: its mean, and from where to where it goes."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def over_runs(curves: Sequence[Curve]) -> dict[int, Spread]:
+    """Return the mean and the range of several runs' curves, for the rounds that all have."""
+    rounds = set.intersection(*(set(curve) for curve in curves)) if curves else set()
+    found = {}
+    for number in sorted(rounds):
+        values = [curve[number] for curve in curves]
+        found[number] = Spread(fmean(values), min(values), max(values))
+    return found
+
+
+def grouped(
+    runs: Sequence[RunData], labels: Mapping[Path, Mapping[str, str]] | None = None
+) -> list[Group]:
+    """Return the groups of runs, by their labels where given, else by their configs."""
+    known = {path.resolve(): dict(choices) for path, choices in (labels or {}).items()}
+    chosen = [known.get(run.directory) or flat(run.config) for run in runs]
+    differing = differences(chosen)
+    names = [_name(choices, differing, chosen) for choices in chosen]
+    groups: dict[str, list[RunData]] = {}
+    for name, run in zip(names, runs, strict=True):
+        groups.setdefault(name, []).append(run)
+    if len(groups) == 1:
+        return [Group(name or runs[0].name, list(runs)) for name in groups]
+    return [Group(name, members) for name, members in groups.items()]
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return a config as texts by dotted keys, without those that change no result."""
+    found: dict[str, str] = {}
+    for key, value in config.items():
+        if not prefix and key in UNIMPORTANT:
+            continue
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = _text(value)
+    return found
+
+
+def differences(chosen: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the keys, but for seeds, in which some differ, in their order."""
+    keys = dict.fromkeys(key for choices in chosen for key in choices)
+    return [
+        key
+        for key in keys
+        if key.rpartition(".")[2] != SEED and len({c.get(key, ABSENT) for c in chosen}) > 1
+    ]
+
+
+def _name(
+    choices: Mapping[str, str], differing: Sequence[str], chosen: Sequence[Mapping[str, str]]
+) -> str:
+    """Name a group by its settings: where another method was chosen, not by all that it brings."""
+    parts = []
+    for key in differing:
+        group, _, rest = key.partition(".")
+        name = f"{group}.name"
+        if rest and key != name and name in differing:
+            alike = [c for c in chosen if c.get(name) == choices.get(name)]
+            if len({c.get(key, ABSENT) for c in alike}) == 1:
+                continue
+        parts.append(f"{group if rest == 'name' else key}={choices.get(key, ABSENT)}")
+    return " ".join(parts)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_text, value))}]"
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )

@@ -1,0 +1,213 @@
+"""Writes the report of one run or of several: one HTML file that needs no network and no server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from server_app.config.typed import ConfigError
+from server_app.record.files import write_text
+from server_app.report.amounts import amount, duration, percent
+from server_app.report.client_section import spread_figures, spread_table, worst_tenth
+from server_app.report.curves import Figure, Legend, accuracy_figures, front_figure
+from server_app.report.fault_section import faults_chart, faults_sentence, faults_tables
+from server_app.report.fleet_section import Fleet, fleets, levels_costs
+from server_app.report.grouping import Group, grouped
+from server_app.report.history import Origin, origins, runs_table, subtitle, warnings
+from server_app.report.run_data import RunData, read_run
+from server_app.report.script import SCRIPT
+from server_app.report.style import STYLE
+from server_app.report.tables import (
+    Table,
+    differences_table,
+    groups_table,
+    levels_table,
+)
+from server_app.report.template import TEMPLATE
+
+SECTIONS = (
+    ("results", "Results"),
+    ("accuracy", "Accuracy"),
+    ("cost", "Cost"),
+    ("fleet", "Fleet"),
+    ("clients", "Clients"),
+    ("faults", "Faults"),
+    ("config", "How it was run"),
+)
+OVERS = (("rounds", "by round"), ("bytes", "by bytes sent"), ("seconds", "by device seconds"))
+MOST_CONFIGS = 24
+"""Configs that are shown whole."""
+NO_FLEET = (
+    "Not known: an older version of nestfl made this run, which did not record its levels and "
+    "clients."
+)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A number that stands out."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that the template shows."""
+
+    title: str
+    subtitle: str
+    warnings: Sequence[str]
+    tables: Sequence[Table]
+    cards: Sequence[Card]
+    results: Sequence[Table]
+    figures: Sequence[Figure]
+    front: Figure | None
+    costs: Table | None
+    fleets: Sequence[Fleet]
+    level_legend: Legend
+    spread: Sequence[Figure]
+    spread_table: Table | None
+    faults: str
+    faults_chart: Markup | None
+    fault_tables: Sequence[Table]
+    starts: Sequence[Origin]
+    runs_table: Table | None
+    differences: Table | None
+    configs: Sequence[tuple[str, str]]
+    runs: int
+    no_fleet: str = NO_FLEET
+
+    @property
+    def overs(self) -> list[tuple[str, str]]:
+        """What accuracy can be drawn over."""
+        return [each for each in OVERS if any(each[0] in figure.charts for figure in self.figures)]
+
+    @property
+    def shared_legend(self) -> Legend:
+        """One legend, where all figures have the same."""
+        legends = [figure.legend for figure in self.figures]
+        return legends[0] if len(legends) > 1 and all(x == legends[0] for x in legends) else []
+
+    @property
+    def figures_note(self) -> str:
+        several = self.runs > 1
+        band = " A line is the mean over seeds, the band goes from the lowest to the highest run."
+        return (
+            "Tested on the server's test set; bytes are of training alone, both ways, and device "
+            f"seconds are the sum over all clients.{band if several else ''}"
+        )
+
+
+def write_report(
+    runs: Sequence[Path],
+    file: Path,
+    *,
+    title: str | None = None,
+    tables: Sequence[Table] = (),
+    labels: Mapping[Path, Mapping[str, str]] | None = None,
+) -> None:
+    """Write the report of runs to a file; `tables` are shown at its top.
+
+    Runs that differ in their seed alone are one group. `labels` are each run's choices, such as
+    {"strategy": "heterofl", "seed": "0"}: where given, they make the groups rather than configs.
+    """
+    read = [read_run(directory) for directory in runs]
+    with_rounds = [run for run in read if run.lines]
+    if not with_rounds:
+        names = ", ".join(str(run.directory) for run in read)
+        raise ConfigError(f"nothing to report yet: no round is recorded in {names}")
+    write_text(file, render(page_of(read, file, title, tables, labels)))
+
+
+def page_of(
+    read: Sequence[RunData],
+    file: Path,
+    title: str | None = None,
+    tables: Sequence[Table] = (),
+    labels: Mapping[Path, Mapping[str, str]] | None = None,
+) -> Page:
+    """Return what the report of runs shows; those without a round are named alone."""
+    groups = grouped([run for run in read if run.lines], labels)
+    alone = len(groups) == 1
+    first = groups[0].runs[0]
+    return Page(
+        title=title or _title(groups),
+        subtitle=subtitle(groups),
+        warnings=warnings(read),
+        tables=tables,
+        cards=_cards(groups[0]) if alone else [],
+        results=[levels_table(groups[0])] if alone else [groups_table(groups)],
+        figures=accuracy_figures(groups),
+        front=front_figure(groups),
+        costs=levels_costs(groups),
+        fleets=fleets(groups),
+        level_legend=[(n, f"level {level}") for n, level in enumerate(first.level_facts)],
+        spread=spread_figures(groups),
+        spread_table=spread_table(groups),
+        faults=faults_sentence(groups),
+        faults_chart=faults_chart(first) if len(read) == 1 else None,
+        fault_tables=faults_tables(groups),
+        starts=origins(groups),
+        runs_table=runs_table(groups, file) if len(read) > 1 else None,
+        differences=differences_table(groups),
+        configs=[(group.name, group.runs[0].config_text) for group in groups][:MOST_CONFIGS],
+        runs=len(read),
+    )
+
+
+def render(page: Page) -> str:
+    """Return the page as HTML."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(TEMPLATE).render(
+        page=page,
+        sections=SECTIONS,
+        style=Markup(STYLE),
+        script=Markup(SCRIPT),
+        over_class=_over_class,
+    )
+
+
+def _over_class(chart: Markup, over: str) -> Markup:
+    return Markup(str(chart).replace("<svg ", f'<svg class="over-{over}" ', 1))
+
+
+def _title(groups: Sequence[Group]) -> str:
+    runs = [run for group in groups for run in group.runs]
+    return runs[0].name if len(runs) == 1 else f"{len(runs)} runs in {len(groups)} groups"
+
+
+def _cards(group: Group) -> list[Card]:
+    """Return a group's scores, and what they took."""
+    runs = group.runs
+    notes = {
+        "mean": "of the levels",
+        "worst": "level",
+        "local": "own level on own data",
+        "global": "full model on own data",
+    }
+    cards = [
+        Card(score, percent(group.mean([run.summary.get(score) for run in runs])),
+             notes.get(score, "clients' tests"))
+        for score in ("mean", "worst", *runs[0].kinds)
+        if any(run.summary.get(score) is not None for run in runs)
+    ]  # fmt: skip
+    for kind in runs[0].kinds[:1]:
+        worst = [worst_tenth(run.scores(kind)[1]) for run in runs]
+        if any(value is not None for value in worst):
+            cards.append(Card("worst tenth", percent(group.mean(worst)), f"of clients, {kind}"))
+    spent = {what: [max(run.spent(what).values(), default=None) for run in runs]
+             for what in ("bytes", "seconds", "macs")}  # fmt: skip
+    means = {what: group.mean(values) for what, values in spent.items()}
+    cards.append(Card("bytes", amount(means["bytes"], "B"), "sent in training"))
+    if means["seconds"] is not None:
+        cards.append(Card("device time", duration(means["seconds"]), "of all clients"))
+        cards.append(Card("MACs", amount(means["macs"]), "spent in training"))
+    return cards

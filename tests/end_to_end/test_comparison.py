@@ -1,0 +1,140 @@
+"""`nestfl compare` in processes: killed, stopped, failed, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from server_app.record.files import LAUNCHER_LOCK
+from server_app.record.locking import Lock
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SMALL = (
+    *("fleet=small", "rounds=4", "dataset.max_train=120", "dataset.max_test=40", "train.epochs=1"),
+    *("evaluate.every=1", "model=resnet20", "name=small"),
+)
+TWO = ("strategy=heterofl,fedavg", *SMALL)
+TABLES = ("table.json", "table.csv", "table.md")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "nestfl", "compare", *arguments]
+
+
+def compare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    return subprocess.run(
+        command(*arguments),
+        cwd=folder, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def rounds_in(run: Path) -> int:
+    file = run / "metrics.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    done = compare(folder, *TWO)
+    assert done.returncode == 0, done.stderr
+    return folder / "runs" / "small"
+
+
+def interrupt(folder: Path, request: signal.Signals) -> int:
+    """Start the comparison, and send it a signal when its runs are in their second round."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        command(*TWO),
+        cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    runs = [folder / "runs" / "small" / f"strategy-{name}" for name in ("heterofl", "fedavg")]
+    end = time.monotonic() + 300
+    while not any(rounds_in(run) >= 1 for run in runs) and time.monotonic() < end:
+        assert process.poll() is None, "it ended before it could be interrupted"
+        time.sleep(0.05)
+    process.send_signal(request)
+    return process.wait(60)
+
+
+@pytest.mark.parametrize("request_", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_comparison_ends_with_the_same_table(
+    uninterrupted: Path, tmp_path: Path, request_: signal.Signals
+) -> None:
+    code = interrupt(tmp_path, request_)
+    assert code == (-9 if request_ == signal.SIGKILL else 130)
+    done = compare(tmp_path, *TWO)
+    assert done.returncode == 0, done.stderr
+    for name in TABLES:
+        again = (tmp_path / "runs" / "small" / name).read_text()
+        assert again == (uninterrupted / name).read_text()
+
+
+def test_what_has_finished_is_not_run_again_and_one_more_seed_is_added(
+    uninterrupted: Path,
+) -> None:
+    runs = uninterrupted.parent.parent
+    before = {run: run.stat().st_mtime_ns for run in uninterrupted.glob("*/metrics.jsonl")}
+    done = compare(runs, *TWO)
+    assert done.returncode == 0
+    assert {run: run.stat().st_mtime_ns for run in before} == before
+    assert "runs are not in" not in done.stdout
+    assert "table.json" in done.stdout
+
+
+def test_a_failed_run_is_reported_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    done = compare(tmp_path, "strategy=fedavg", "dataset.path=nowhere,null", *SMALL, "--jobs", "1")
+    assert done.returncode == 1
+    assert "failed: nestfl run:" in done.stderr
+    assert "nowhere does not exist" in done.stderr
+    found = json.loads((tmp_path / "runs" / "small" / "table.json").read_text())
+    assert [group["choices"]["dataset.path"] for group in found["groups"]] == ["null"]
+    assert "1 of 2 runs are not in these tables" in done.stdout
+
+
+def test_runs_of_other_settings_are_not_taken_for_this_comparisons(uninterrupted: Path) -> None:
+    done = compare(uninterrupted.parent.parent, *TWO, "train.lr=0.05")
+    assert done.returncode == 2
+    assert "is of other settings: train.lr is 0.1 there, 0.05 now" in done.stderr
+
+
+def test_a_comparison_that_is_under_way_cannot_be_started_again(uninterrupted: Path) -> None:
+    lock = Lock(uninterrupted / LAUNCHER_LOCK)
+    try:
+        done = compare(uninterrupted.parent.parent, *TWO)
+    finally:
+        lock.close()
+    assert done.returncode == 2
+    assert "is in use by process" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["strategy=scalefl,herofl"], "strategy=herofl: unknown strategy 'herofl'; did you mean"),
+        (["rounds=3"], "nothing to compare"),
+        (["seed=0,1", "--baseline", "strategy=fedavg"], "none, seed alone has several values"),
+        (
+            ["strategy=scalefl,fedavg", "--baseline", "strategy=heterofl"],
+            "expected one of the choices that are compared: strategy=scalefl, strategy=fedavg",
+        ),
+    ],
+)
+def test_wrong_comparisons_are_refused_before_anything_runs(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    done = compare(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not list(tmp_path.glob("runs/*/*/*"))

@@ -1,0 +1,230 @@
+"""What finished runs came to: scores, the rise at the end, what a target took, what was unfair."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nestfl.comparing.fairness import (
+    Costs,
+    LevelCost,
+    costs_of,
+    other_settings,
+    other_steps,
+    unequal_levels,
+)
+from nestfl.comparing.outcome import Known, Outcome
+from nestfl.comparing.result_tables import accuracy_table, default_target, exit_tables, target_table
+from nestfl.comparing.results import Result, Spent, grouped, score_names
+from nestfl.comparing.trials import Trial, expand
+from server_app.config.composing import compose
+
+
+def line(round: int, mean: float | None = None, **more: Any) -> dict[str, Any]:
+    scores = {} if mean is None else {"mean": mean}
+    return {
+        "round": round,
+        "bytes": {"down": 100, "up": 10},
+        "slices": {"1": {"macs": 5}, "2": {"macs": 7}},
+        "trained": {"0": {"level": 1, "examples": 8}, "3": {"level": 2, "examples": 9}},
+        **scores,
+        **more,
+    }
+
+
+def result(
+    trial: Trial, curve: Sequence[float | None], levels: dict[str, Any] | None = None, **more: Any
+) -> Result:
+    """Return a run whose mean accuracy after each round is given; None was no test."""
+    lines = [line(number, mean) for number, mean in enumerate(curve, 1)]
+    summary = {"rounds": len(curve), "levels": levels or {}, "mean": curve[-1], **more}
+    return Result(trial, Path(trial.name), summary, lines)  # type: ignore[arg-type]
+
+
+def trials(*overrides: str) -> list[Trial]:
+    return expand(overrides)
+
+
+ONE = Trial({"strategy": "scalefl", "seed": "0"})
+
+
+def test_scores_are_of_all_levels_and_of_exits_where_there_are_several() -> None:
+    levels = {
+        "1": {"accuracy": 0.4, "exits": {"6": {"accuracy": 0.4}}},
+        "2": {"accuracy": 0.6, "exits": {"6": {"accuracy": 0.5}, "9": {"accuracy": 0.6}}},
+    }
+    found = result(ONE, [0.5], levels, worst=0.4, local=0.45).scores
+    assert found == {
+        "worst": 0.4,
+        "mean": 0.5,
+        "local": 0.45,
+        "level 1": 0.4,
+        "level 2": 0.6,
+        "level 2, exit 6": 0.5,
+        "level 2, exit 9": 0.6,
+    }
+
+
+def test_the_names_of_scores_are_sorted_by_number() -> None:
+    levels = {str(n): {"accuracy": 0.5, "exits": {}} for n in (10, 2, 1)}
+    levels["2"]["exits"] = {"9": {"accuracy": 0.5}, "11": {"accuracy": 0.5}}
+    assert score_names(grouped([result(ONE, [0.5], levels, worst=0.1)])) == [
+        *("worst", "mean", "level 1", "level 2", "level 10"),
+        *("level 2, exit 9", "level 2, exit 11"),
+    ]
+
+
+def test_the_rise_is_that_of_a_line_through_the_last_fifth() -> None:
+    # Rounds 13 to 15: 0.50, 0.53, 0.52. The slope is (0.52 - 0.50) / 2, over two rounds.
+    curve = [0.1] * 12 + [0.50, 0.53, 0.52]
+    assert result(ONE, curve).rise == pytest.approx(0.02)
+
+
+def test_the_rise_of_untested_rounds_is_not_known() -> None:
+    assert result(ONE, [None] * 8 + [0.5, 0.6]).rise is None
+    assert result(ONE, [None] * 15 + [0.5, None, 0.6, None, 0.7]).rise is None  # rounds 18, 20
+
+
+def test_rounds_that_were_not_tested_do_not_change_the_rise() -> None:
+    curve = [None] * 16 + [None, 0.5, None, 0.51, None, 0.52, None, 0.53]  # 24 rounds: 21 to 24
+    assert result(ONE, [None] * 4 + curve + [0.54]).rise is not None
+    straight: list[float | None] = [0.01 * n for n in range(30)]
+    assert result(ONE, straight).rise == pytest.approx(0.05)
+
+
+def test_what_a_target_took_is_summed_up_to_the_first_test_that_reached_it() -> None:
+    run = result(ONE, [0.2, None, 0.6, 0.5, 0.7])
+    assert run.spent_until(0.6) == Spent(rounds=3, bytes=330, macs=36)
+    assert run.spent_until(0.65) == Spent(rounds=5, bytes=550, macs=60)
+    assert run.spent_until(0.71) is None
+
+
+def two_seeds() -> list[Result]:
+    levels = {"1": {"accuracy": 0.5, "exits": {}}}
+    ours, theirs = [0.5, 0.6], [0.4, 0.48]
+    found = []
+    for trial in trials("strategy=scalefl,fedavg", "seed=0,1"):
+        mean = (ours if trial.choices["strategy"] == "scalefl" else theirs)[int(trial.seed or 0)]
+        found.append(result(trial, [0.1, mean], levels))
+    return found
+
+
+def test_groups_are_averaged_over_their_seeds() -> None:
+    table = accuracy_table(grouped(two_seeds()))
+    assert table.heading == "Accuracy in percent, mean ± deviation over 2 seeds"
+    assert list(table.columns) == ["", "mean", "level 1", "rise"]
+    assert [list(row) for row in table.rows] == [
+        ["scalefl", "55.0 ± 7.1", "50.0 ± 0.0", "?"],
+        ["fedavg", "44.0 ± 5.7", "50.0 ± 0.0", "?"],
+    ]
+
+
+def test_the_target_is_one_that_all_groups_reached_on_average() -> None:
+    groups = grouped(two_seeds())
+    assert default_target(groups) == 0.44
+    assert [list(row) for row in target_table(groups, 0.44).rows] == [
+        ["scalefl", "2 of 2", "2.0", "220 bytes", "24"],
+        ["fedavg", "1 of 2", "2.0", "220 bytes", "24"],
+    ]
+
+
+def test_exits_have_a_table_where_levels_have_several() -> None:
+    assert exit_tables(grouped(two_seeds())) == []
+    levels = {"2": {"accuracy": 0.6, "exits": {"6": {"accuracy": 0.5}, "9": {"accuracy": 0.6}}}}
+    [table] = exit_tables(grouped([result(ONE, [0.5], levels)]))
+    assert list(table.columns) == ["", "exit 6", "exit 9"]
+    assert list(table.rows[0]) == ["scalefl: level 2", "50.0", "60.0"]
+
+
+def test_the_files_of_a_comparison_say_the_same() -> None:
+    known = Known((), ["a warning"])
+    outcome = Outcome.of(two_seeds(), {"strategy": "fedavg"}, None, known)
+    texts = outcome.texts()
+    found = json.loads(texts["table.json"])
+    scores = found["groups"][0]["scores"]["mean"]
+    assert found["groups"][0]["choices"] == {"strategy": "scalefl"}
+    assert scores["by_seed"] == {"0": 0.5, "1": 0.6}
+    assert scores["difference"]["mean"] == pytest.approx(0.11)
+    assert scores["difference"]["verdict"] == "too few seeds"
+    assert found["groups"][1]["scores"]["mean"]["difference"] is None  # the baseline itself
+    rows = list(csv.DictReader(texts["table.csv"].splitlines()))
+    assert rows[0]["strategy"] == "scalefl"
+    assert float(rows[0]["difference"]) == pytest.approx(0.11)
+    assert rows[-1]["difference"] == ""
+    markdown = texts["table.md"]
+    assert "| scalefl | 55.0 ± 7.1 | 50.0 ± 0.0 | ? |" in markdown
+    assert "- a warning" in markdown
+    assert "Differences to strategy=fedavg" in markdown
+
+
+def test_runs_that_still_improved_are_named() -> None:
+    curve = [0.1] * 12 + [0.50, 0.52, 0.54]
+    outcome = Outcome.of([result(ONE, curve)], {}, None)
+    assert outcome.warnings == [
+        "strategy=scalefl seed=0 was still improving when it ended: the mean accuracy rose by 4.0 "
+        "points in the last fifth of its rounds"
+    ]
+    flat = Outcome.of([result(ONE, [0.1] * 12 + [0.50, 0.505, 0.51])], {}, None)
+    assert flat.warnings == []
+
+
+def test_other_clients_or_examples_are_told() -> None:
+    ours, theirs = two_seeds()[:2]
+    assert other_steps([ours, theirs]) == []
+    theirs.lines[1]["trained"]["3"]["examples"] = 10
+    [warning] = other_steps([ours, theirs])
+    assert "strategy=scalefl seed=0 and strategy=fedavg seed=0 did not train the same" in warning
+    assert warning.endswith("in round 2")
+
+
+def test_settings_that_are_no_methods_own_are_told() -> None:
+    given = trials("strategy=scalefl,heterofl", "rounds=3")
+    same = [compose(trial.overrides) for trial in given]
+    assert other_settings(given, same) == []
+    other = [same[0], compose([*given[1].overrides, "train.lr=0.05"])]
+    assert other_settings(given, other) == [
+        "train.lr is 0.1 with strategy=scalefl, but 0.05 with strategy=heterofl"
+    ]
+
+
+def test_settings_that_are_compared_may_differ() -> None:
+    given = trials("train.lr=0.1,0.05", "strategy=scalefl,heterofl")
+    assert other_settings(given, [compose(trial.overrides) for trial in given]) == []
+
+
+def costs(name: str, *parameters: int, macs: int = 10) -> Costs:
+    levels = [LevelCost(n, each, macs, 8 * each, 100) for n, each in enumerate(parameters, 1)]
+    return Costs(name, tuple(levels), "parameters", 0.1)
+
+
+def test_levels_that_are_meant_to_be_equal_and_are_not_are_warned_of() -> None:
+    warnings, notes = unequal_levels([costs("a", 100, 200), costs("b", 109, 230), costs("c", 95)])
+    assert warnings == [
+        "level 1 of b has 1.15 times the parameters of c (109 and 95)",
+        "level 2 of b has 1.15 times the parameters of a (230 and 200)",
+    ]
+    assert [note.split(" of ")[0] for note in notes] == ["level 1", "level 2"]  # their bytes
+
+
+def test_levels_that_are_equal_in_one_cost_may_differ_in_another() -> None:
+    warnings, notes = unequal_levels([costs("a", 100, macs=30), costs("b", 105, macs=10)])
+    assert warnings == []
+    assert notes == ["level 1 of a has 3.00 times the MACs of b (30 and 10)"]
+
+
+def test_costs_are_those_of_what_clients_hold() -> None:
+    found = costs_of("heterofl", compose("strategy=heterofl train.batch_size=4"))
+    assert found is not None
+    full = found.levels[-1]
+    assert full.parameters == 272_186
+    assert full.bytes > 2 * 4 * full.parameters  # buffers are sent, too
+    assert [level.number for level in found.levels] == [1, 2, 3, 4]
+
+
+def test_costs_of_levels_that_devices_decide_are_not_known_before() -> None:
+    assert costs_of("scalefl", compose("strategy=scalefl strategy.ratios=null")) is None
