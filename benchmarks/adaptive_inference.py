@@ -18,7 +18,7 @@ import torch
 
 from data import global_test
 from data.inputs import Inputs
-from nestfl.predictor import TO_THE_END, Predictor, side_by_side
+from server_app.predictor import TO_THE_END, Predictor, side_by_side
 from server_app.trained_level import load_level
 
 TOLERANCE = 0.3

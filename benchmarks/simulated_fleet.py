@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from protocol.records import Profile, Trained
-from server_app.app import strategy_of
+from server_app.building import strategy_of
 from server_app.config.composing import compose
 from strategies.base import NestedStrategy
 

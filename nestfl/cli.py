@@ -251,7 +251,8 @@ def predict(json: bool, **request: Any) -> None:
     from rich.console import Console
 
     from nestfl.commands import predict as predictor
-    from nestfl.watching.passes import unwatched, watched_on
+    from nestfl.watching.passes import watched_on
+    from server_app.predictor import unwatched
     from strategies.federation import FederationError
 
     try:
@@ -277,12 +278,17 @@ def predict(json: bool, **request: Any) -> None:
     type=FILE,
     help="Where the page goes; report.html in the run's directory, or here if there are several.",
 )
-def report(runs: tuple[Path, ...], output: Path | None) -> None:
+@click.option(
+    "--best",
+    is_flag=True,
+    help="Show the scores after each run's best round by validation data, not after its last.",
+)
+def report(runs: tuple[Path, ...], output: Path | None, best: bool) -> None:
     """Make a page about a run, or about several: those that differ in their seed are averaged."""
     from nestfl.commands import report as reporter  # imports torch: not for --help
 
     try:
-        click.echo(f"report: {reporter.report(runs, output)}")
+        click.echo(f"report: {reporter.report(runs, output, best)}")
     except (ValueError, OSError) as error:
         _refuse("report", error)
 

@@ -12,12 +12,10 @@ from uuid import uuid4
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from torch import nn
 
-from data.clients import global_test
-from models import State
 from protocol.environment import STARTED_IN
-from protocol.records import Evaluation
+from server_app.budgets import budgets_of
+from server_app.building import evaluator, strategy_of
 from server_app.config.checkout import start_of_paths
 from server_app.config.composing import Config, compose, with_absolute_paths
 from server_app.config.weights import read_weights
@@ -25,12 +23,10 @@ from server_app.record import checkpoint
 from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
+from server_app.record.trackers import tracking
 from server_app.report.end_of_run import make_report
 from strategies.base import NestedStrategy
-from strategies.registry import method
-from strategies.rounds.evaluation import Evaluate
-from strategies.rounds.observer import Observer
-from training.testing import evaluate
+from strategies.rounds.observer import Observers
 
 app = ServerApp()
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
@@ -64,14 +60,13 @@ def run(
     """
     start = checkpoint.load(Path(config.resume)) if config.resume else None
     config = replace(config, run_id=config.run_id or uuid4().hex)
-    with (
-        RunRecord.resume(config, start) if start else RunRecord.create(config, directory)
-    ) as record:
+    opened = RunRecord.resume(config, start) if start else RunRecord.create(config, directory)
+    with opened as record, tracking(config, record.directory) as tracker:
         log.info("This run's directory is %s", record.directory)
         recorder = Recorder(record, config, start, command)
         place = config.model.weights if not start else None
         weights = read_weights(place) if place else None
-        federated = strategy_of(config, evaluator(config), recorder, weights)
+        federated = strategy_of(config, evaluator(config), Observers(recorder, tracker), weights)
         recorder.strategy = federated
         if start:
             federated.load_state_dict(start.tensors)
@@ -83,35 +78,11 @@ def run(
                 make_report(record)
             raise
         summary = summarise(record.metrics(), recorder.best.metrics)
+        if config.report:
+            summary["budgets"] = budgets_of(record.directory)
         record.finish(summary)
         recorder.ended(None)
         if config.report:
             make_report(record)
         show(record, summary)
     return federated
-
-
-def strategy_of(
-    config: Config,
-    evaluate: Evaluate | None = None,
-    observer: Observer | None = None,
-    weights: State | None = None,
-) -> NestedStrategy:
-    """Return the strategy that a config asks for."""
-    chosen = method(config.strategy.name)
-    return chosen(config, config.strategy, evaluate, observer, weights)
-
-
-def evaluator(config: Config) -> Evaluate:
-    """Return what tests a network on the global test set, which nobody trains on."""
-    data, settings = global_test(config.dataset), config.train
-
-    def evaluated(net: nn.Module) -> Evaluation:
-        reports = evaluate(net, data, settings)  # type: ignore[arg-type]
-        return Evaluation(
-            len(data),
-            tuple(report.accuracy for report in reports),
-            tuple(report.loss for report in reports),
-        )
-
-    return evaluated

@@ -13,7 +13,7 @@ from models.layers import StaticBatchNorm2d
 from models.slicing import Slice
 from models.task import Task
 from protocol.train_settings import TrainSettings
-from server_app.app import strategy_of
+from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, load
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
@@ -46,36 +46,47 @@ class RestoredLevel:
         return self.slice.exits or (self.task.units,)
 
 
-def load_level(path: Path, number: int | None = None, best: bool = False) -> RestoredLevel:
-    """Load a level of a run from its directory or a checkpoint; the largest if None.
+class TrainedRun:
+    """A run as it was after a round: of a directory the newest one, or the best, of a file its own.
 
-    Of a directory, it is the newest checkpoint, or the one with the best validation score.
+    Best is the round whose score on the clients' validation parts was highest.
     """
-    directory = run_directory(path)
-    saved = load_best(directory) if best else checkpoint.load(path)
-    config = load(directory / CONFIG_FILE)
-    trained = strategy_of(config)
-    trained.load_state_dict(saved.tensors)
-    number = trained.levels[-1].number if number is None else number
-    levels = {level.number: level for level in trained.levels}
-    if number not in levels:
-        choices = ", ".join(map(str, levels))
-        raise ConfigError(f"no level {number} in this run; choose from {choices}")
-    net = cast(SlicedNetwork, trained.network(number)).eval()
-    static = any(isinstance(module, StaticBatchNorm2d) for module in net.modules())
-    clients = _partitions(directory / PROGRESS_FILE) or config.fleet.clients
-    return RestoredLevel(
-        number=number,
-        net=net,
-        task=trained.federation.task,
-        slice=levels[number].slice,
-        dataset=replace(config.dataset, clients=clients),
-        settings=config.train,
-        round=saved.round,
-        outdated_statistics=static and "levels" not in saved.state.get("metrics", {}),
-        untrained=number in trained.untrained,
-        validation=saved.state.get("metrics", {}).get("validation"),
-    )
+
+    def __init__(self, path: Path, best: bool = False) -> None:
+        self._directory = run_directory(path)
+        self._saved = load_best(self._directory) if best else checkpoint.load(path)
+        self._config = load(self._directory / CONFIG_FILE)
+        self._strategy = strategy_of(self._config)
+        self._strategy.load_state_dict(self._saved.tensors)
+        self.levels = {level.number: level for level in self._strategy.levels}
+
+    def level(self, number: int | None = None) -> RestoredLevel:
+        """Return a level; the largest if None."""
+        number = max(self.levels) if number is None else number
+        if number not in self.levels:
+            choices = ", ".join(map(str, self.levels))
+            raise ConfigError(f"no level {number} in this run; choose from {choices}")
+        net = cast(SlicedNetwork, self._strategy.network(number)).eval()
+        static = any(isinstance(module, StaticBatchNorm2d) for module in net.modules())
+        clients = _partitions(self._directory / PROGRESS_FILE) or self._config.fleet.clients
+        metrics = self._saved.state.get("metrics", {})
+        return RestoredLevel(
+            number=number,
+            net=net,
+            task=self._strategy.federation.task,
+            slice=self.levels[number].slice,
+            dataset=replace(self._config.dataset, clients=clients),
+            settings=self._config.train,
+            round=self._saved.round,
+            outdated_statistics=static and "levels" not in metrics,
+            untrained=number in self._strategy.untrained,
+            validation=metrics.get("validation"),
+        )
+
+
+def load_level(path: Path, number: int | None = None, best: bool = False) -> RestoredLevel:
+    """Load one level of a run, from its directory or a checkpoint; the largest if None."""
+    return TrainedRun(path, best).level(number)
 
 
 def _partitions(progress: Path) -> int | None:

@@ -20,8 +20,16 @@ from data.clients import global_test
 from data.inputs import Inputs, read_inputs
 from data.spec import DatasetSpec
 from inference import Answers
-from nestfl.predictor import TO_THE_END, Outcome, Plan, Predictor, Result, compare
-from nestfl.watching.passes import Watch, unwatched
+from server_app.predictor import (
+    TO_THE_END,
+    Outcome,
+    Plan,
+    Predictor,
+    Result,
+    Watch,
+    compare,
+    unwatched,
+)
 from server_app.trained_level import RestoredLevel, load_level
 
 SHOWN = 10

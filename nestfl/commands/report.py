@@ -11,27 +11,30 @@ from server_app.record.files import REPORT_FILE
 from server_app.report.page import write_report
 
 
-def report(runs: Sequence[Path], output: Path | None = None) -> Path:
-    """Write the report and return where it is: in the run's directory, or of several here."""
+def report(runs: Sequence[Path], output: Path | None = None, best: bool = False) -> Path:
+    """Write the report and return where it is: in the run's directory, or of several here.
+
+    With `best`, scores are those after each run's best round by validation data.
+    """
     repeated = {run for run in runs if list(runs).count(run) > 1}
     if repeated:
         raise ValueError(f"{', '.join(map(str, sorted(repeated)))} is given more than once")
     if len(runs) == 1 and (runs[0] / COMPARISON_FILE).is_file():
-        return _of_a_comparison(runs[0], output)
+        return _of_a_comparison(runs[0], output, best)
     file = output or (runs[0] / REPORT_FILE if len(runs) == 1 else Path(REPORT_FILE))
     _check_file(file)
-    write_report(runs, file)
+    write_report(runs, file, at_best=best)
     return file
 
 
-def _of_a_comparison(folder: Path, output: Path | None) -> Path:
+def _of_a_comparison(folder: Path, output: Path | None, best: bool) -> Path:
     """Write the report of the runs of a comparison that have finished."""
     comparison, baseline, target = Comparison.read(folder)
     file, results = output or folder / REPORT_FILE, comparison.results()
     _check_file(file)
     if not results:
         raise ValueError(f"nothing to report yet: no run of the comparison {folder} has finished")
-    Outcome.of(results, baseline, target, Known.of(comparison)).write_report(file)
+    Outcome.of(results, baseline, target, Known.of(comparison)).write_report(file, best)
     return file
 
 

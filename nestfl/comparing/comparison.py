@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nestfl.comparing.fairness import flat
+from nestfl.comparing.fairness import settings_of
 from nestfl.comparing.results import Result
 from nestfl.comparing.trials import Trial
 from server_app.config.composing import Config, load
@@ -60,7 +60,7 @@ class Comparison:
             file = self.directory(trial) / CONFIG_FILE
             if not file.exists():
                 continue
-            there, now = flat(load(file)), flat(config)
+            there, now = settings_of(load(file)), settings_of(config)
             for key in sorted(now.keys() | there.keys()):
                 if there.get(key) == now.get(key):
                     continue

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from omegaconf import OmegaConf
-
 from nestfl.comparing.results import Group, Result
 from nestfl.comparing.trials import Trial, short_name
-from server_app.config.composing import Config, dump
+from server_app.config.composing import Config, plain
+from server_app.config.keys import flat, that_matter
 
 CostName = Literal["parameters", "macs", "bytes", "memory"]
 COST_NAMES: dict[CostName, str] = {
@@ -21,8 +20,6 @@ COST_NAMES: dict[CostName, str] = {
 }
 A_METHODS_OWN = ("strategy.", "model.norm", "model.scaler")
 """Settings in which methods may differ."""
-A_RUNS_OWN = ("output", "name", "resume", "engine", "run_id", "report")
-"""Settings on which no result depends."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class Costs:
 
 def costs_of(name: str, config: Config) -> Costs | None:
     """Return what a config's levels cost; None if they follow from what devices say they afford."""
-    from server_app.app import strategy_of
+    from server_app.building import strategy_of
     from strategies.levels.cost import cost
 
     if config.strategy.need_clients:
@@ -117,7 +114,7 @@ def rivals(trials: Iterable[Trial]) -> Iterator[list[Trial]]:
 
 def other_settings(trials: Sequence[Trial], configs: Sequence[Config]) -> list[str]:
     """Return the settings in which rivals differ though they are no method's own."""
-    values = dict(zip((trial.name for trial in trials), map(flat, configs), strict=True))
+    values = dict(zip((trial.name for trial in trials), map(settings_of, configs), strict=True))
     warnings = []
     for group in rivals(trials):
         first = group[0]
@@ -171,19 +168,9 @@ def still_improving(groups: Sequence[Group], least: float) -> list[str]:
     return warnings
 
 
-def flat(config: Config) -> dict[str, Any]:
-    """Return a configuration by dotted keys, without what no result depends on."""
-    values = OmegaConf.to_container(OmegaConf.create(dump(config)))
-    assert isinstance(values, dict)
-    return {key: value for key, value in _flat(values) if key not in A_RUNS_OWN}
-
-
-def _flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def settings_of(config: Config) -> dict[str, Any]:
+    """Return a configuration by whole keys, without what no result depends on."""
+    return that_matter(flat(plain(config)))
 
 
 def _is_a_methods(key: str) -> bool:

@@ -111,8 +111,11 @@ class Outcome:
             JSON_FILE: json.dumps(finite(self._json()), indent=2) + "\n",
         }
 
-    def write_report(self, file: Path) -> None:
-        """Write the tables, and pictures of the runs, as one HTML file."""
+    def write_report(self, file: Path, at_best: bool = False) -> None:
+        """Write the tables, and pictures of the runs, as one HTML file.
+
+        With `at_best` the pictures' scores are those after each run's best round.
+        """
         from server_app.report.page import write_report  # draws: not for a start
 
         results = [result for group in self.groups for result in group.results]
@@ -121,7 +124,7 @@ class Outcome:
         if told := self._all_warnings():
             tables.append(ResultTable("Warnings", [""], [[each] for each in told]))
         title = results[0].directory.parent.name
-        write_report(list(labels), file, title=title, tables=tables, labels=labels)
+        write_report(list(labels), file, title=title, tables=tables, labels=labels, at_best=at_best)
 
     def _all_warnings(self) -> list[str]:
         return [*self.known.warnings, *self.warnings]

@@ -72,7 +72,10 @@ def accuracy_table(groups: Sequence[Group]) -> ResultTable:
         f"Accuracy in percent, {_over(groups)}",
         ["", *names, "rise"],
         rows,
-        ["Rise: of the mean over the levels, in the last fifth of the rounds, in points."],
+        [
+            *(["Best: the mean after the best round by validation data."] * ("best" in names)),
+            "Rise: of the mean over the levels, in the last fifth of the rounds, in points.",
+        ],
     )
 
 

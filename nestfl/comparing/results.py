@@ -17,7 +17,8 @@ from nestfl.comparing.trials import Trial, short_name
 from server_app.record.files import METRICS_FILE, SUMMARY_FILE
 from server_app.record.metrics import RoundMetrics, read_metrics
 
-SCORES = ("worst", "mean", "local", "global")
+SCORES = ("worst", "mean", "local", "global", "best")
+"""Of all levels; best is the mean after the round that was best on validation data."""
 LAST_PART = 5
 """The last fifth of the rounds tells whether a run was still improving."""
 FEWEST_TESTS = 3
@@ -46,8 +47,9 @@ class Result:
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """Its final accuracies by name: worst, mean, local, global, each level, each exit."""
-        found = {name: self.summary[name] for name in SCORES if self.summary.get(name) is not None}
+        """Its final accuracies by name: those of all levels, then each level's and each exit's."""
+        known = {**self.summary, "best": self.summary.get("best", {}).get("mean")}
+        found = {name: known[name] for name in SCORES if known.get(name) is not None}
         for number, level in self.summary["levels"].items():
             if level.get("accuracy") is None:
                 continue

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from server_app.predictor import Batch, Watch, unwatched
 
 PATIENCE = 1.0
 """Seconds that a pass may take without a word."""
 PAUSE = 0.2
 """Seconds between two looks at the bar, at least."""
-
-Batch = TypeVar("Batch")
-Watch = Callable[[Iterable[Batch], int, str], Iterator[Batch]]
-"""Passes batches on; is told how many there are at most, and what is done with them."""
-
-
-def unwatched(batches: Iterable[Batch], count: int, what: str) -> Iterator[Batch]:
-    """Yield the batches, without a word."""
-    return iter(batches)
 
 
 def watched_on(console: Console, patience: float = PATIENCE) -> Watch[Batch]:

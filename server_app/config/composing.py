@@ -35,6 +35,7 @@ __all__ = [
     "dump",
     "groups",
     "load",
+    "plain",
     "settings_by_name",
     "with_absolute_paths",
 ]
@@ -61,13 +62,17 @@ def compose(overrides: str | Iterable[str] = "") -> Config:
         _check_key(base, override.key)
         _set(base, override)
     config = _built(base)
+    try:
+        config.tracker.check_installed()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     return config if config.resume else _with_the_tokenizer_of_its_weights(config)
 
 
 def _built(base: DictConfig) -> Config:
     """Return the checked configuration; a wrong value is told under the key it was taken from."""
     try:
-        return _checked_config(_plain(base))
+        return _checked_config(_resolved(base))
     except ConfigError as error:
         for copy, source in copies(base).items():
             part, _, name = copy.rpartition(".")
@@ -133,17 +138,22 @@ def settings_by_name() -> dict[str, str]:
     return keys_by_name(config) | {key: key for key in known}
 
 
-def dump(config: Config) -> str:
-    """Return the configuration as YAML, which `load` reads back equal."""
+def plain(config: Config) -> dict[str, Any]:
+    """Return the configuration as plain values, by the keys that overrides have."""
     values = asdict(config)
     for part in ("model", "aggregation"):
         values[part] |= values[part].pop(EXTRA)
-    return OmegaConf.to_yaml(OmegaConf.create(_lists(values)))
+    return {key: _lists(value) for key, value in values.items()}
+
+
+def dump(config: Config) -> str:
+    """Return the configuration as YAML, which `load` reads back equal."""
+    return OmegaConf.to_yaml(OmegaConf.create(plain(config)))
 
 
 def load(file: Path) -> Config:
     """Return the configuration that a run was started with."""
-    return _checked_config(_plain(_read(file)))
+    return _checked_config(_resolved(_read(file)))
 
 
 @dataclass(frozen=True)
@@ -323,7 +333,7 @@ def _set(config: DictConfig, override: _Override) -> None:
         raise ConfigError(f"{override.key}: cannot read the value {override.value!r}") from error
 
 
-def _plain(config: DictConfig) -> Mapping[str, Any]:
+def _resolved(config: DictConfig) -> Mapping[str, Any]:
     try:
         values: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:

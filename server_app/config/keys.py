@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+A_RUNS_OWN = ("output", "name", "resume", "engine", "run_id", "report", "tracker")
+"""Settings on which no result depends."""
 COPY = re.compile(r"\$\{([\w.]+)\}")
 
 
 def values_by_key(config: DictConfig) -> dict[str, Any]:
     """Return each value under its whole key; a copy of another key's value is that key in ${}."""
     values: Any = OmegaConf.to_container(config, resolve=False)
-    return dict(_flat(values))
+    return flat(values)
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values under their whole keys."""
+    found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            found |= flat(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", value
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def that_matter(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of whole keys without those on which no result depends."""
+    return {key: value for key, value in values.items() if key.split(".")[0] not in A_RUNS_OWN}
 
 
 def copies(config: DictConfig) -> dict[str, str]:

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Literal
 
 from strategies.federation import Federation, named
 from strategies.method_settings import MethodSettings
 
 Engine = Literal["ray", "local"]
+
+
+@dataclass(frozen=True)
+class TrackerConfig:
+    """Where a run's numbers go besides its own directory; a tracker has some of these settings."""
+
+    name: Literal["none", "wandb", "mlflow"] = "none"
+    project: str = "nestfl"
+    mode: Literal["online", "offline"] = "online"
+    uri: str | None = None
+
+    def check_installed(self) -> None:
+        """Raise `ValueError` if the package that it takes is not here."""
+        if self.name != "none" and find_spec(self.name) is None:
+            raise ValueError(
+                f"tracker={self.name} takes the package {self.name}, which is not installed: "
+                f"pip install 'nestfl[{self.name}]'"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +41,7 @@ class Config(Federation):
     resume: str | None
     report: bool = True
     """Whether the run ends with a report: a page to look at."""
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
     engine: Engine = "ray"
     """What `nestfl run` runs the app on: the weights are the same."""
 

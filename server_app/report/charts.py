@@ -128,6 +128,7 @@ class Dot:
     label: str = ""
     low: float | None = None
     high: float | None = None
+    small: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,12 +173,13 @@ def _ranged_dot(across: Axis, up: Axis, dot: Dot, best: bool) -> Iterable[str]:
     if dot.low is not None and dot.high is not None and dot.high > dot.low:
         low, high = up.at(dot.low), up.at(dot.high)
         yield f'<path class="range c{colour}" d="M{x:.1f} {low:.1f}V{high:.1f}"/>'
-    yield _dot(across, up, (dot.x, dot.y), dot.colour, dot.text, hollow=not best)
+    place, radius = (dot.x, dot.y), 2.5 if dot.small else 4.0
+    yield _dot(across, up, place, dot.colour, dot.text, hollow=not best, radius=radius)
     if dot.label:
         left = x > WIDTH - 90
-        place = f'x="{x - 7 if left else x + 7:.1f}" y="{up.at(dot.y) + 11:.1f}"'
+        at = f'x="{x - 7 if left else x + 7:.1f}" y="{up.at(dot.y) + 11:.1f}"'
         anchor = ' text-anchor="end"' if left else ""
-        yield f'<text class="label" {place}{anchor}>{escape(dot.label)}</text>'
+        yield f'<text class="label" {at}{anchor}>{escape(dot.label)}</text>'
 
 
 @dataclass(frozen=True)
@@ -321,11 +323,19 @@ def _axis_label(label: str, height: float) -> str:
     )
 
 
-def _dot(across: Axis, up: Axis, point: Point, colour: int, text: str, hollow: bool = False) -> str:
+def _dot(
+    across: Axis,
+    up: Axis,
+    point: Point,
+    colour: int,
+    text: str,
+    hollow: bool = False,
+    radius: float = 4.0,
+) -> str:
     style = " hollow" if hollow else ""
     return (
         f'<circle class="dot{style} c{colour % COLOURS}" cx="{across.at(point[0]):.1f}" '
-        f'cy="{up.at(point[1]):.1f}" r="4"><title>{escape(text)}</title></circle>'
+        f'cy="{up.at(point[1]):.1f}" r="{radius:g}"><title>{escape(text)}</title></circle>'
     )
 
 

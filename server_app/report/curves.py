@@ -159,6 +159,23 @@ def _dots(group: Group, colour: int | None) -> list[Dot]:
             label = what if own and colour is None else ""
             tint = number if colour is None else colour
             found.append(Dot(macs, fmean(known), tint, text, label, min(known), max(known)))
+        found += _budget_dots(group, level, number if colour is None else colour)
+    return found
+
+
+def _budget_dots(group: Group, level: str, colour: int) -> list[Dot]:
+    """Return what a level comes to under budgets, where easy inputs leave at its early exits."""
+    runs = [points for run in group.runs if (points := run.budgets.get(level))]
+    found = []
+    for same in zip(*runs, strict=False):  # by budget, which all seeds have in common
+        accuracies = [point["accuracy"] for point in same]
+        macs, mean = fmean(point["macs"] for point in same), fmean(accuracies)
+        text = (
+            f"{group.name}, level {level} with a budget of {same[0]['budget']:.0%}: "
+            f"{percent(mean)} for {amount(macs)} MACs"
+        )
+        low, high = min(accuracies), max(accuracies)
+        found.append(Dot(macs, mean, colour, text, low=low, high=high, small=True))
     return found
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from server_app.config.keys import flat, that_matter
 from server_app.report.run_data import Curve, RunData
 
 SEED = "seed"
-UNIMPORTANT = ("output", "name", "resume", "run_id", "engine", "report")
-"""Keys that change nothing of what a run comes to."""
 ABSENT = "-"
 """What a config shows for a key that it does not have."""
 
@@ -54,7 +53,7 @@ def grouped(
 ) -> list[Group]:
     """Return the groups of runs, by their labels where given, else by their configs."""
     known = {path.resolve(): dict(choices) for path, choices in (labels or {}).items()}
-    chosen = [known.get(run.directory) or flat(run.config) for run in runs]
+    chosen = [known.get(run.directory) or settings(run.config) for run in runs]
     differing = differences(chosen)
     names = [_name(choices, differing, chosen) for choices in chosen]
     groups: dict[str, list[RunData]] = {}
@@ -65,17 +64,9 @@ def grouped(
     return [Group(name, members) for name, members in groups.items()]
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return a config as texts by dotted keys, without those that change no result."""
-    found: dict[str, str] = {}
-    for key, value in config.items():
-        if not prefix and key in UNIMPORTANT:
-            continue
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = _text(value)
-    return found
+def settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return a config as texts by whole keys, without those that change no result."""
+    return {key: _text(value) for key, value in that_matter(flat(config)).items()}
 
 
 def differences(chosen: Sequence[Mapping[str, str]]) -> list[str]:

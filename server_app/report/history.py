@@ -78,6 +78,8 @@ def subtitle(groups: Sequence[Group]) -> str:
         parts.append(f"{' / '.join(map(str, clients))} clients")
     seeds = sorted({run.seed for run in runs})
     parts.append(f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}")
+    if any(run.at_best for run in runs):
+        parts.append("scores after each run's best round by validation data, not its last")
     return " · ".join(parts)
 
 

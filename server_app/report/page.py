@@ -111,13 +111,15 @@ def write_report(
     title: str | None = None,
     tables: Sequence[Table] = (),
     labels: Mapping[Path, Mapping[str, str]] | None = None,
+    at_best: bool = False,
 ) -> None:
     """Write the report of runs to a file; `tables` are shown at its top.
 
     Runs that differ in their seed alone are one group. `labels` are each run's choices, such as
     {"strategy": "heterofl", "seed": "0"}: where given, they make the groups rather than configs.
+    Scores are those after each run's last round, or `at_best` after its best by validation data.
     """
-    read = [read_run(directory) for directory in runs]
+    read = [read_run(directory, at_best) for directory in runs]
     with_rounds = [run for run in read if run.lines]
     if not with_rounds:
         names = ", ".join(str(run.directory) for run in read)
@@ -199,6 +201,10 @@ def _cards(group: Group) -> list[Card]:
         for score in ("mean", "worst", *runs[0].kinds)
         if any(run.summary.get(score) is not None for run in runs)
     ]  # fmt: skip
+    best = [run.best_mean for run in runs]
+    if any(value is not None for value in best) and not runs[0].at_best:
+        rounds = ", ".join(str(run.best_round) for run in runs)
+        cards.append(Card("best", percent(group.mean(best)), f"mean after round {rounds}"))
     for kind in runs[0].kinds[:1]:
         worst = [worst_tenth(run.scores(kind)[1]) for run in runs]
         if any(value is not None for value in worst):

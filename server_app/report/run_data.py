@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -12,8 +12,10 @@ from typing import Any, Literal, get_args
 
 import yaml
 
+from server_app.budgets import BudgetFacts
 from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
+from server_app.record.best import SCORE
 from server_app.record.files import FLEET_FILE, METRICS_FILE, PROGRESS_FILE, SUMMARY_FILE
 from server_app.record.fleet_record import FleetRecord, LevelFacts, read_fleet
 from server_app.record.metrics import RoundMetrics, read_metrics
@@ -40,6 +42,10 @@ class RunData:
     finished: bool
     reason: str | None = None
     """Why it ended before its last round, where it said so."""
+    at_best: bool = False
+    """Whether its scores are those after its best round, rather than after its last."""
+    recorded_budgets: Mapping[str, list[BudgetFacts]] = field(default_factory=dict)
+    """What levels come to under budgets, by level, after the last round."""
 
     @property
     def name(self) -> str:
@@ -50,9 +56,33 @@ class RunData:
         return str(self.config.get("seed", ""))
 
     @cached_property
+    def best_round(self) -> int | None:
+        """The round with the best score on validation data, the earliest of equals."""
+        scores = self.curve(lambda line: line.get(SCORE))
+        return max(scores, key=scores.__getitem__, default=None)
+
+    @property
+    def counted(self) -> list[RoundMetrics]:
+        """The lines of the rounds up to the one whose scores are told."""
+        return self._until(self.best_round) if self.at_best else self.lines
+
+    @cached_property
     def summary(self) -> dict[str, Any]:
         """The newest value of each score, and sums over all rounds."""
-        return summarise(self.lines)
+        return summarise(self.counted)
+
+    @cached_property
+    def best_mean(self) -> float | None:
+        """The mean accuracy of the levels after the best round."""
+        return summarise(self._until(self.best_round)).get("mean") if self.best_round else None
+
+    def _until(self, last: int | None) -> list[RoundMetrics]:
+        return [line for line in self.lines if last is None or line["round"] <= last]
+
+    @property
+    def budgets(self) -> Mapping[str, list[BudgetFacts]]:
+        """What levels come to under budgets, where that is of the scores' own round."""
+        return {} if self.at_best else self.recorded_budgets
 
     @property
     def levels(self) -> list[str]:
@@ -101,7 +131,7 @@ class RunData:
 
     def scores(self, kind: str) -> tuple[int, dict[str, float]]:
         """Return every client's accuracy in its newest test, and the round of that."""
-        for line in reversed(self.lines):
+        for line in reversed(self.counted):
             if found := line.get("scores", {}).get(kind):
                 return line["round"], found
         return 0, {}
@@ -135,8 +165,11 @@ def _spent_in(line: RoundMetrics, what: Spent) -> float | None:
     return None if not found or None in found else sum(value or 0 for value in found)
 
 
-def read_run(directory: Path) -> RunData:
-    """Read a run's directory, or raise a `ConfigError` where it is none."""
+def read_run(directory: Path, at_best: bool = False) -> RunData:
+    """Read a run's directory, or raise a `ConfigError` where it is none.
+
+    With `at_best` its scores are those after its best round.
+    """
     if not (directory / CONFIG_FILE).is_file():
         what = "holds no run" if directory.is_dir() else "is no folder"
         raise ConfigError(f"{directory} {what}: expected a run's directory, with a {CONFIG_FILE}")
@@ -146,7 +179,7 @@ def read_run(directory: Path) -> RunData:
         config, lines = yaml.safe_load(text), read_metrics(directory / METRICS_FILE)
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{directory} cannot be read: {error}") from error
-    return RunData(
+    run = RunData(
         directory=directory.resolve(),
         config=config if isinstance(config, dict) else {},
         config_text=text,
@@ -154,7 +187,24 @@ def read_run(directory: Path) -> RunData:
         fleet=read_fleet(directory / FLEET_FILE),
         finished=finished,
         reason=None if finished else _reason(directory / PROGRESS_FILE),
+        at_best=at_best,
+        recorded_budgets=_budgets(directory / SUMMARY_FILE) if finished else {},
     )
+    if at_best and run.best_round is None:
+        raise ConfigError(
+            f"{directory} has no best round: no score on the clients' validation parts is recorded "
+            "(checkpoint.best, dataset.validation)"
+        )
+    return run
+
+
+def _budgets(summary: Path) -> Mapping[str, list[BudgetFacts]]:
+    """Return what the end of a run says of budgets; nothing where it does not, or is damaged."""
+    try:
+        found: Any = json.loads(summary.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found.get("budgets", {}) if isinstance(found, dict) else {}
 
 
 def _reason(progress: Path) -> str | None:

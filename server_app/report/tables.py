@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from server_app.report.amounts import percent
-from server_app.report.grouping import ABSENT, Group, differences, flat
+from server_app.report.grouping import ABSENT, Group, differences, settings
 from server_app.report.run_data import RunData, by_number
 
 
@@ -83,7 +83,7 @@ def groups_table(groups: Sequence[Group]) -> Table:
 
 def differences_table(groups: Sequence[Group]) -> Table | None:
     """Return the settings in which groups differ; None where there are none."""
-    configs = [flat(group.runs[0].config) for group in groups]
+    configs = [settings(group.runs[0].config) for group in groups]
     keys = differences(configs)
     if not keys:
         return None

@@ -63,7 +63,8 @@ TEMPLATE = """
 <figcaption>{{ page.front.title }}</figcaption>{{ legend(page.front.legend) }}
 {% for chart in page.front.charts.values() %}{{ chart }}{% endfor %}</figure></div>
 <p class="notes">A filled dot is on the front: nothing that costs as little is more accurate.
-Each level is a dot, and so is each early exit, as if all answers were taken there.</p>
+Each level is a dot, and so is each early exit, as if all answers were taken there. Small dots are
+budgets: easy inputs leave early, by thresholds fitted to validation data.</p>
 {% else %}<p>{{ page.no_fleet }}</p>{% endif %}
 </section>
 <section id="fleet"><h2>The fleet</h2>

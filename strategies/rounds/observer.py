@@ -20,3 +20,22 @@ class Observer:
 
     def finished_round(self, metrics: Mapping[str, Any]) -> None:
         """Note what a round came to."""
+
+
+class Observers(Observer):
+    """Tells several observers, one after the other."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def started(self, coverage: Coverage, clients: Mapping[int, Client]) -> None:
+        for each in self._observers:
+            each.started(coverage, clients)
+
+    def replied(self, round: int, done: int, of: int) -> None:
+        for each in self._observers:
+            each.replied(round, done, of)
+
+    def finished_round(self, metrics: Mapping[str, Any]) -> None:
+        for each in self._observers:
+            each.finished_round(metrics)

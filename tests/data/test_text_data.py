@@ -36,6 +36,7 @@ from models import Slice, Task
 from protocol.records import Work
 from protocol.train_settings import TrainSettings
 from server_app import app as server
+from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from server_app.config.weights import read_weights
 from server_app.record.run_record import RunRecord
@@ -380,7 +381,7 @@ def test_a_run_starts_from_pre_trained_weights_which_a_resumed_one_does_not_need
     torch.save(weights, tmp_path / "bert.pth")
     own = f"model.weights={tmp_path / 'bert.pth'} dataset.tokenizer=hashed"
     config = compose(f"{SMALL} strategy=decoupled {own}")
-    strategy = server.strategy_of(config, weights=read_weights(str(config.model.weights)))
+    strategy = strategy_of(config, weights=read_weights(str(config.model.weights)))
     name = "encoder.layer.0.attention.self.key.weight"
     assert torch.equal(strategy.state[name], weights[name])
     share = strategy.levels[0].slice.channels(64)

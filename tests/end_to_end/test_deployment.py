@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from server_app.app import strategy_of
+from server_app.building import strategy_of
 from server_app.config.composing import compose
 from server_app.record.round_line import round_line
 

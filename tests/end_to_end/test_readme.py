@@ -35,12 +35,13 @@ FEDERATE = f"""
 import torch
 from nestfl.local_engine import LocalGrid
 from server_app import app as server
+from server_app.building import strategy_of
 from server_app.config.composing import compose
 from server_app.config.weights import read_weights
 
 def federate(overrides, name):
     config = compose(f"{{overrides}} {SHORT_RUN} output=runs name={{name}}")
-    made = server.strategy_of(config)
+    made = strategy_of(config)
     before = {{name: tensor.clone() for name, tensor in made.state.items()}}
     after = server.run(LocalGrid(4), config)
     unchanged = [name for name in before if torch.equal(after.state[name], before[name])]
@@ -159,7 +160,7 @@ assert [level.split.width for level in trained.levels] == [0.35, 0.5, 0.7, 1.0]
 torch.save(trained.network(4).state_dict(), "twin.pt")
 
 config = compose("model=twin strategy=heterofl model.weights=twin.pt fleet=small")
-again = server.strategy_of(config, weights=read_weights("twin.pt"))
+again = strategy_of(config, weights=read_weights("twin.pt"))
 assert all(torch.equal(again.state[name], tensor) for name, tensor in trained.state.items())
 
 by_cost = federate("model=twin strategy=scalefl", "second")

@@ -16,7 +16,7 @@ from models import extract
 from protocol.arrays import unpack
 from protocol.records import Work
 from protocol.train_settings import TrainSettings
-from server_app.app import strategy_of
+from server_app.building import strategy_of
 from server_app.config.composing import compose
 from strategies.base import NestedStrategy
 from strategies.federation import Federation, FederationError, FleetConfig, ModelConfig

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from protocol.records import Work
-from server_app.app import strategy_of
+from server_app.building import strategy_of
 from server_app.config import composing
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.aggregators import AGGREGATORS

@@ -32,13 +32,13 @@ from data import (
     read_inputs,
 )
 from inference import exits_taken, freeze
-from nestfl import predictor as predicting
 from nestfl.cli import app
 from nestfl.commands import predict as predict_command
-from nestfl.predictor import Predictor
 from nestfl.watching import passes
 from server_app import app as server
+from server_app import predictor as predicting
 from server_app.config.composing import compose
+from server_app.predictor import Predictor
 from server_app.record import checkpoint
 from server_app.trained_level import load_level
 from tests.support.grids import InProcessGrid

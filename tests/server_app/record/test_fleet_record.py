@@ -15,6 +15,7 @@ from models import Slice, build
 from nestfl.commands.run import Request
 from protocol.code import code_hash
 from server_app import app as server
+from server_app.building import strategy_of
 from server_app.config.composing import compose
 from server_app.record.files import FLEET_FILE
 from server_app.record.fleet_record import (
@@ -148,7 +149,7 @@ def test_clients_that_join_later_are_added(tmp_path: Path) -> None:
     grid = InProcessGrid(4)
     with RunRecord.create(config) as record:
         recorder = Recorder(record, config)
-        strategy = recorder.strategy = server.strategy_of(config, observer=recorder)
+        strategy = recorder.strategy = strategy_of(config, observer=recorder)
         strategy._open(grid, None)
         late = strategy.roster.clients.pop(3)
         recorder.started(strategy.coverage, strategy.clients)
@@ -161,7 +162,7 @@ def test_clients_that_join_later_are_added(tmp_path: Path) -> None:
 def test_a_client_that_may_hold_several_levels_names_them_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    strategy = server.strategy_of(compose(SMALL))
+    strategy = strategy_of(compose(SMALL))
     strategy._open(InProcessGrid(4), None)
 
     def all_below(client: Client) -> Sequence[Level]:
@@ -181,7 +182,7 @@ def test_what_is_no_fleet_s_record_is_passed_over(tmp_path: Path, text: str) -> 
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    strategy = server.strategy_of(compose(SMALL))
+    strategy = strategy_of(compose(SMALL))
     strategy._open(InProcessGrid(4), None)
     record = fleet_record(strategy, "nestfl run")
     write_fleet(tmp_path / FLEET_FILE, record)

@@ -14,7 +14,7 @@ from models.slicing import Slice
 from models.task import Task
 from protocol.arrays import pack
 from protocol.records import Trained, Work, read_slice
-from server_app.app import strategy_of
+from server_app.building import strategy_of
 from server_app.config.composing import compose
 from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import RefusedUpdateError, Update

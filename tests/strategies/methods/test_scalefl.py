@@ -14,6 +14,7 @@ from torch import Tensor
 
 from protocol.records import Work
 from server_app import app as server
+from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from server_app.record.run_record import RunRecord
 from server_app.trained_level import load_level
@@ -34,7 +35,7 @@ def answer(*probabilities: float) -> Tensor:
 
 
 def strategy(overrides: str = "") -> ScaleFL:
-    made = server.strategy_of(compose(f"{SMALL} {overrides}"))
+    made = strategy_of(compose(f"{SMALL} {overrides}"))
     assert isinstance(made, ScaleFL)
     return made
 
@@ -223,7 +224,7 @@ def test_levels_that_share_a_depth_train_together(
     """Each holds an exit once; heads are shared, and running statistics are each level's own."""
     overrides = f"{SMALL} model.norm=bn-running {overrides} output={tmp_path} name=run"
     config = compose(overrides)
-    made = server.strategy_of(config)
+    made = strategy_of(config)
     before = {name: tensor.clone() for name, tensor in made.state.items()}
     trained = server.run(InProcessGrid(config.fleet.clients), config)
     assert [level.slice.exits for level in trained.levels] == exits

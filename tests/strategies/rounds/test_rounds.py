@@ -16,7 +16,7 @@ from client_app.app import own_data, received
 from protocol.arrays import pack, unpack
 from protocol.reading import ProtocolError
 from protocol.records import Work, size
-from server_app import app as server
+from server_app.building import strategy_of
 from server_app.config.composing import compose
 from server_app.record.round_line import round_line
 from strategies.base import NestedStrategy
@@ -38,7 +38,7 @@ def same(first: NestedStrategy, second: NestedStrategy) -> bool:
 
 def test_every_tensor_that_a_level_holds_changes_in_a_round(federate: Federate) -> None:
     config = compose(SMALL)
-    before = server.strategy_of(config)
+    before = strategy_of(config)
     after, _ = federate("rounds=1")
     unchanged = [n for n in after.state if torch.equal(after.state[n], before.state[n])]
     assert unchanged == []
@@ -234,7 +234,7 @@ def test_no_more_messages_are_in_flight_than_was_asked_for(federate: Federate) -
 def test_a_level_without_clients_keeps_its_part(federate: Federate) -> None:
     strategy, lines = federate("fleet.shares=[1,1,1,0] rounds=1")
     config = compose(SMALL)
-    first = server.strategy_of(config).state
+    first = strategy_of(config).state
     name = "layer3.2.conv2.weight"
     held = strategy.levels[2].slice.channels(64)
     assert torch.equal(strategy.state[name][held:], first[name][held:])

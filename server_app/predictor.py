@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,7 +31,6 @@ from inference import (
     scores,
 )
 from models.families import SlicedNetwork
-from nestfl.watching.passes import Watch, unwatched
 from server_app.trained_level import RestoredLevel
 from strategies.levels.cost import macs_by_exit
 from training.placement import Placement
@@ -41,6 +40,16 @@ CALIBRATION_BATCHES = 16
 """Batches of up to 256 training examples on which statistics are gathered."""
 LEAST_SECONDS = 2.0
 """The least time that the timing of budgets takes."""
+
+Batch = TypeVar("Batch")
+Watch = Callable[[Iterable[Batch], int, str], Iterator[Batch]]
+"""Passes batches on; is told how many there are at most, and what is done with them."""
+
+
+def unwatched(batches: Iterable[Batch], count: int, what: str) -> Iterator[Batch]:
+    """Yield the batches, without a word."""
+    return iter(batches)
+
 
 CostUnit = Literal["share", "ms"]
 """A share of the MACs of always running to the end, or milliseconds."""
@@ -121,11 +130,16 @@ class Predictor:
     @cached_property
     def _hits(self) -> Tensor:
         """Return whether each exit is right about each validation sample, [exits, n]."""
-        classes = [
-            torch.stack([answers.classes for answers in anytime(self.net, batch)]).cpu()
-            for batch in self.batches(self._validation, "fitting thresholds")
-        ]
-        return torch.cat(classes, 1) == self._validation.labels
+        return self.sure_and_right(self._validation, "fitting thresholds")[1]
+
+    def sure_and_right(self, data: Examples, what: str = "answering") -> tuple[Tensor, Tensor]:
+        """Return how sure each exit is of each sample, and whether it is right, [exits, n] each."""
+        confidence, classes = [], []
+        for batch in self.batches(data, what):
+            answers = list(anytime(self.net, batch))
+            confidence.append(torch.stack([each.confidence for each in answers]).cpu())
+            classes.append(torch.stack([each.classes for each in answers]).cpu())
+        return torch.cat(confidence, 1), torch.cat(classes, 1) == data.labels
 
     @cached_property
     def macs(self) -> Prices:
@@ -238,6 +252,31 @@ def compare(predictor: Predictor, inputs: Inputs, budgets: int = 8) -> list[Outc
         )
         for share, plan, given, taken in zip(shares, plans, answers, seconds, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class BudgetPoint:
+    """What a budget, a share of the full cost, came to: MACs a sample, and the accuracy."""
+
+    budget: float
+    macs: float
+    accuracy: float
+
+
+def front(predictor: Predictor, data: Examples, budgets: int = 8) -> list[BudgetPoint]:
+    """Return what budgets below the full cost come to, in one pass over the data, without times."""
+    *shares, _ = _steps(predictor.macs.shares.exits, budgets)
+    if not shares:
+        return []
+    sure, right = predictor.sure_and_right(data)
+    prices, points = torch.tensor(predictor.macs.exits, dtype=torch.float64), []
+    for share in shares:
+        thresholds = predictor.plan_for_budget(share, "share").thresholds
+        assert thresholds is not None  # the budget is less than the full cost
+        taken = exits_taken(sure, thresholds)
+        accuracy = float(right.gather(0, taken[None]).double().mean())
+        points.append(BudgetPoint(share, float(prices[taken].mean()), accuracy))
+    return points
 
 
 def side_by_side(

@@ -1,0 +1,41 @@
+"""Builds what a config asks for: the strategy, and the test of its networks on the server."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from data.clients import global_test
+from models import State
+from protocol.records import Evaluation
+from server_app.config.composing import Config
+from strategies.base import NestedStrategy
+from strategies.registry import method
+from strategies.rounds.evaluation import Evaluate
+from strategies.rounds.observer import Observer
+from training.testing import evaluate
+
+
+def strategy_of(
+    config: Config,
+    evaluate: Evaluate | None = None,
+    observer: Observer | None = None,
+    weights: State | None = None,
+) -> NestedStrategy:
+    """Return the strategy that a config asks for."""
+    chosen = method(config.strategy.name)
+    return chosen(config, config.strategy, evaluate, observer, weights)
+
+
+def evaluator(config: Config) -> Evaluate:
+    """Return what tests a network on the global test set, which nobody trains on."""
+    data, settings = global_test(config.dataset), config.train
+
+    def evaluated(net: nn.Module) -> Evaluation:
+        reports = evaluate(net, data, settings)  # type: ignore[arg-type]
+        return Evaluation(
+            len(data),
+            tuple(report.accuracy for report in reports),
+            tuple(report.loss for report in reports),
+        )
+
+    return evaluated
