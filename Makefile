@@ -34,6 +34,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.server_memory
 	$(BIN)/python -m benchmarks.many_nodes
 	$(BIN)/python -m benchmarks.adaptive_inference
+	$(BIN)/python -m benchmarks.comparison
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -51,9 +51,12 @@ def measure(run: Path) -> None:
 
 
 def train(folder: Path) -> Path:
-    from benchmarks.accuracy import run
+    from nestfl.local_engine import LocalGrid
+    from server_app import app as server
+    from server_app.config.composing import compose
 
-    run(f"output={folder} name=digits evaluate.every=0")
+    config = compose(f"output={folder} name=digits evaluate.every=0 report=false")
+    server.run(LocalGrid(config.fleet.clients), config)
     return folder / "digits"
 
 

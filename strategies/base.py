@@ -93,7 +93,9 @@ class NestedStrategy(Method, Strategy):
             began = time.monotonic()
             self.train_round(number, grid, train_config)
             result.train_metrics_clientapp[number] = self.tally.record()
+            trained = time.monotonic()
             scores = self._evaluations(number, grid, evaluate_config)
+            tested = time.monotonic() - trained
             if means := self._means(scores):
                 result.evaluate_metrics_clientapp[number] = means
             if evaluate_fn and (found := evaluate_fn(number, self.arrays())):
@@ -101,7 +103,8 @@ class NestedStrategy(Method, Strategy):
             metrics = {"round": number, **self.tally.metrics(), **scores}
             if left_out := self.roster.left_out:
                 metrics["left_out"] = {str(node): why for node, why in left_out.items()}
-            self.observer.finished_round({**metrics, "seconds": time.monotonic() - began})
+            seconds = {"test_seconds": tested, "seconds": time.monotonic() - began}
+            self.observer.finished_round({**metrics, **seconds})
         result.arrays = self.arrays()
         return result
 

@@ -25,7 +25,7 @@ RECORD_LOCK, LAUNCHER_LOCK = ".record.lock", ".launcher.lock"
 """Locks of the process that writes the record (the server), and of a `nestfl run` around it."""
 BEFORE_THE_FIRST_ROUND = {
     *(CONFIG_FILE, FLEET_FILE, LOG_FILE, PROGRESS_FILE, MEMORY_FOLDER),
-    *(RECORD_LOCK, LAUNCHER_LOCK),
+    *(RECORD_LOCK, LAUNCHER_LOCK, "wandb"),
 }
 """All that there is of a run that came to nothing."""
 

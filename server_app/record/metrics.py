@@ -77,6 +77,7 @@ RoundMetrics = TypedDict(
     {
         "round": int,  # from 1; 0 is the start from pre-trained weights, before any training
         "seconds": float,
+        "test_seconds": float,  # of these: tests on the server and on the clients
         "clients": ClientCounts,
         "bytes": Traffic,  # of training
         "slices": dict[str, SliceCounts],  # by the level's number: replies and bytes of its clients
