@@ -23,7 +23,14 @@ from server_app.config.composing import Config, load
 from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
 from server_app.record import checkpoint
-from server_app.record.files import PROGRESS_FILE, SUMMARY_FILE, write_text
+from server_app.record.files import (
+    LAUNCHER_LOCK,
+    PROGRESS_FILE,
+    RECORD_LOCK,
+    SUMMARY_FILE,
+    write_text,
+)
+from server_app.record.locking import PATIENCE, Lock
 
 COMPARISON_FILE = "comparison.json"
 LOGS = "logs"
@@ -70,12 +77,19 @@ class Comparison:
                 )
 
     def prepare(self, trial: Trial) -> bool:
-        """Return whether a trial's run can be resumed; what cannot is cleared away."""
+        """Return whether a trial's run can be resumed; what cannot is cleared away.
+
+        The run of a comparison that was killed may take a while to end: it is waited for.
+        """
         directory = self.directory(trial)
+        if not directory.exists():
+            return False
+        for lock in (LAUNCHER_LOCK, RECORD_LOCK):
+            Lock(directory / lock, PATIENCE).close()
         (directory / PROGRESS_FILE).unlink(missing_ok=True)
         if any((directory / checkpoint.FOLDER).glob("round-*.safetensors")):
             return True
-        shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(directory)
         return False
 
     def write(

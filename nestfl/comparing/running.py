@@ -16,12 +16,13 @@ from pathlib import Path
 from subprocess import Popen
 from typing import IO, Protocol
 
-from nestfl.comparing.comparison import Comparison
+from nestfl.comparing.comparison import LOGS, Comparison
 from nestfl.comparing.trials import Trial
 from nestfl.launching.process_group import ProcessGroup
 from nestfl.launching.stopping import StopRequest
 from nestfl.watching.display import Silence
 from nestfl.watching.progress import Follower, RunState
+from server_app.config.typed import ConfigError
 
 PAUSE = 0.2
 """Seconds between two looks at the runs."""
@@ -108,25 +109,30 @@ def run_trials(
     waiting = deque(comparison.unfinished())
     total = len(comparison.trials)
     progress = Progress(total, slots.jobs, total - len(waiting), len(waiting))
-    (comparison.folder / "logs").mkdir(exist_ok=True)
+    (comparison.folder / LOGS).mkdir(exist_ok=True)
     with ProcessGroup(_environment(app_dir), Path.cwd()) as group:
         while waiting or progress.running:
             stop.check()
-            taken = {each.slot for each in progress.running}
-            for slot in (slot for slot in range(slots.jobs) if slot not in taken):
-                if waiting:
-                    progress.running.append(
-                        _start(comparison, waiting.popleft(), slot, slots, group)
-                    )
+            ended = _ended(comparison, progress)
+            while waiting and len(progress.running) < slots.jobs:
+                trial = waiting.popleft()
+                try:
+                    progress.running.append(_start(comparison, trial, progress, slots, group))
+                except (ConfigError, OSError) as error:  # someone else has its directory
+                    progress.failed[trial] = str(error)
+                    ended.append(trial)
             progress.waiting = len(waiting)
-            display.update(progress, _ended(comparison, progress))
+            display.update(progress, ended)
             time.sleep(PAUSE)
     return progress
 
 
 def _start(
-    comparison: Comparison, trial: Trial, slot: int, slots: Slots, group: ProcessGroup
+    comparison: Comparison, trial: Trial, progress: Progress, slots: Slots, group: ProcessGroup
 ) -> Running:
+    """Start a trial's run, in the first slot that is free."""
+    taken = {each.slot for each in progress.running}
+    slot = next(number for number in range(slots.jobs) if number not in taken)
     directory = comparison.directory(trial)
     command = [sys.executable, "-m", "nestfl", "run", "--quiet"]
     if comparison.prepare(trial):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,27 +54,49 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "runs" / "small"
 
 
-def interrupt(folder: Path, request: signal.Signals) -> int:
-    """Start the comparison, and send it a signal when its runs are in their second round."""
+def begun(comparison: Path) -> bool:
+    """Tell whether a run has its directory, and nothing else is certain."""
+    return any(comparison.glob("strategy-*/config.yaml"))
+
+
+def trained(comparison: Path) -> bool:
+    """Tell whether a run has come to its second round."""
+    return any(rounds_in(run) >= 1 for run in comparison.glob("strategy-*"))
+
+
+def ended(comparison: Path) -> bool:
+    """Tell whether a run has finished, and the other has not."""
+    return any(comparison.glob("strategy-*/summary.json"))
+
+
+def interrupt(folder: Path, request: signal.Signals, moment: Callable[[Path], bool]) -> int:
+    """Start the comparison, one run at a time, and send it a signal when the moment has come."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        command(*TWO),
+        command(*TWO, "--jobs", "1"),
         cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    runs = [folder / "runs" / "small" / f"strategy-{name}" for name in ("heterofl", "fedavg")]
     end = time.monotonic() + 300
-    while not any(rounds_in(run) >= 1 for run in runs) and time.monotonic() < end:
+    while not moment(folder / "runs" / "small") and time.monotonic() < end:
         assert process.poll() is None, "it ended before it could be interrupted"
         time.sleep(0.05)
     process.send_signal(request)
     return process.wait(60)
 
 
-@pytest.mark.parametrize("request_", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("request_", "moment"),
+    [
+        (signal.SIGKILL, begun),
+        (signal.SIGKILL, trained),
+        (signal.SIGKILL, ended),
+        (signal.SIGINT, trained),
+    ],
+)
 def test_an_interrupted_comparison_ends_with_the_same_table(
-    uninterrupted: Path, tmp_path: Path, request_: signal.Signals
+    uninterrupted: Path, tmp_path: Path, request_: signal.Signals, moment: Callable[[Path], bool]
 ) -> None:
-    code = interrupt(tmp_path, request_)
+    code = interrupt(tmp_path, request_, moment)
     assert code == (-9 if request_ == signal.SIGKILL else 130)
     done = compare(tmp_path, *TWO)
     assert done.returncode == 0, done.stderr
@@ -81,16 +105,20 @@ def test_an_interrupted_comparison_ends_with_the_same_table(
         assert again == (uninterrupted / name).read_text()
 
 
-def test_what_has_finished_is_not_run_again_and_one_more_seed_is_added(
-    uninterrupted: Path,
+def test_what_has_finished_is_not_run_again_and_one_more_strategy_is_added(
+    uninterrupted: Path, tmp_path: Path
 ) -> None:
-    runs = uninterrupted.parent.parent
-    before = {run: run.stat().st_mtime_ns for run in uninterrupted.glob("*/metrics.jsonl")}
-    done = compare(runs, *TWO)
-    assert done.returncode == 0
+    shutil.copytree(uninterrupted, tmp_path / "runs" / "small")
+    runs = tmp_path / "runs" / "small"
+    before = {run: run.stat().st_mtime_ns for run in runs.glob("*/metrics.jsonl")}
+    done = compare(tmp_path, "strategy=heterofl,fedavg,decoupled", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert "3 runs, 2 of which are done" in done.stdout
     assert {run: run.stat().st_mtime_ns for run in before} == before
-    assert "runs are not in" not in done.stdout
-    assert "table.json" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"report.html: {runs / 'report.html'}"
+    found = json.loads((runs / "table.json").read_text())
+    chosen = [group["choices"]["strategy"] for group in found["groups"]]
+    assert chosen == ["heterofl", "fedavg", "decoupled"]
 
 
 def test_a_failed_run_is_reported_and_does_not_stop_the_others(tmp_path: Path) -> None:

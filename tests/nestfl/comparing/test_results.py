@@ -70,6 +70,15 @@ def test_scores_are_of_all_levels_and_of_exits_where_there_are_several() -> None
     }
 
 
+def test_best_is_the_mean_after_the_best_round_where_one_is_known() -> None:
+    best = {"round": 2, "validation": 0.7, "mean": 0.65}
+    found = result(ONE, [0.5, 0.65, 0.6], best=best)
+    assert found.scores == {"mean": 0.6, "best": 0.65}
+    assert "best" not in result(ONE, [0.5, 0.6]).scores
+    (note, _) = accuracy_table(grouped([found])).notes
+    assert note == "Best: the mean after the best round by validation data."
+
+
 def test_the_names_of_scores_are_sorted_by_number() -> None:
     levels = {str(n): {"accuracy": 0.5, "exits": {}} for n in (10, 2, 1)}
     levels["2"]["exits"] = {"9": {"accuracy": 0.5}, "11": {"accuracy": 0.5}}
