@@ -18,6 +18,11 @@ def amount(value: float | None, unit: str = "") -> str:
     return f"{value / size:.3g} {prefix}{unit}".strip()
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number of things: 1 client, 2 clients."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def duration(seconds: float | None) -> str:
     """Return seconds as hours, minutes and seconds, two of them at most."""
     if seconds is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from server_app.report.amounts import listed, percent
-from server_app.report.charts import Lane, lanes_chart
+from server_app.report.bars import Lane, lanes_chart
 from server_app.report.curves import FEW, Figure
 from server_app.report.grouping import Group
 from server_app.report.run_data import RunData

@@ -11,10 +11,10 @@ from typing import Any
 from markupsafe import Markup
 
 from server_app.report.amounts import amount, percent
+from server_app.report.axes import Scale
 from server_app.report.charts import (
     Dot,
     Front,
-    Scale,
     Series,
     front_chart,
     line_chart,
@@ -24,16 +24,20 @@ from server_app.report.grouping import Group, over_runs
 from server_app.report.run_data import Spent
 
 SCALES: dict[Spent, Scale] = {
-    "rounds": Scale("round"),
+    "rounds": Scale("round", whole=True),
     "bytes": Scale("bytes sent, both ways", unit="B"),
     "seconds": Scale("seconds of all devices", unit="s"),
 }
-MOST_POINTS, FEWER_POINTS = 60, 30
-"""Of a line, and of one of many: more could not be told apart."""
+FEWEST_POINTS, MOST_POINTS = 10, 60
+"""Of a line: more could not be told apart."""
+ALL_POINTS = 5000
+"""Of all lines, as far as that leaves each the fewest: the page is to stay below 1 MB."""
 FEW = 8
 FRONT_COLOUR = 7
 
 Pick = Callable[[Mapping[str, Any]], float | None]
+Line = tuple[int, str, Group, Pick]
+"""A colour, a name, and whose values they are."""
 Legend = list[tuple[int, str]]
 """Colours and what they stand for."""
 
@@ -69,20 +73,20 @@ def accuracy_figures(groups: Sequence[Group]) -> list[Figure]:
     if len(groups) > 1:
         return _figures_of_groups(groups)
     (group,) = groups
+    wanted: dict[str, list[Line]] = {}
     levels, exits = group.runs[0].levels, group.runs[0].exits
-    lines = [(number, f"level {level}", group, level_pick(level))
-             for number, level in enumerate(levels)]  # fmt: skip
-    figures = [_figure("All levels", lines)]
+    wanted["All levels"] = [(number, f"level {level}", group, level_pick(level))
+                            for number, level in enumerate(levels)]  # fmt: skip
     for level in levels:
         held = group.runs[0].summary["levels"][level].get("exits", {})
         if len(held) > 1:
-            lines = [(exits.index(unit), f"exit {unit}", group, exit_pick(level, unit))
-                     for unit in sorted(held, key=exits.index)]  # fmt: skip
-            figures.append(_figure(f"Exits of level {level}", lines))
+            wanted[f"Exits of level {level}"] = [
+                (exits.index(unit), f"exit {unit}", group, exit_pick(level, unit))
+                for unit in sorted(held, key=exits.index)
+            ]
     scores = ["mean", "worst", *group.runs[0].kinds]
-    lines = [(number, score, group, score_pick(score)) for number, score in enumerate(scores)]
-    figures.append(_figure("Scores", lines))
-    return [figure for figure in figures if figure.charts]
+    wanted["Scores"] = [(n, score, group, score_pick(score)) for n, score in enumerate(scores)]
+    return _figures(wanted)
 
 
 def _figures_of_groups(groups: Sequence[Group]) -> list[Figure]:
@@ -92,17 +96,25 @@ def _figures_of_groups(groups: Sequence[Group]) -> list[Figure]:
     wanted = {"Mean of the levels": score_pick("mean"), "Worst level": score_pick("worst")}
     wanted |= {f"Level {level}": level_pick(level) for level in levels}
     wanted |= {f"Clients' tests: {kind}": score_pick(kind) for kind in kinds}
-    figures = [
-        _figure(title, [(n, group.name, group, pick) for n, group in enumerate(groups)])
-        for title, pick in wanted.items()
-    ]
+    return _figures(
+        {
+            title: [(n, group.name, group, pick) for n, group in enumerate(groups)]
+            for title, pick in wanted.items()
+        }
+    )
+
+
+def _figures(wanted: Mapping[str, Sequence[Line]]) -> list[Figure]:
+    """Draw lines under their titles; where nothing is known, there is no figure."""
+    room = ALL_POINTS // sum(map(len, wanted.values()))
+    most = max(FEWEST_POINTS, min(MOST_POINTS, room))
+    figures = [_figure(title, lines, most) for title, lines in wanted.items()]
     return [figure for figure in figures if figure.charts]
 
 
-def _figure(title: str, lines: Sequence[tuple[int, str, Group, Pick]]) -> Figure:
+def _figure(title: str, lines: Sequence[Line], most: int) -> Figure:
     charts, legend = dict[str, Markup](), Legend()
     for spent, scale in SCALES.items():
-        most = MOST_POINTS if len(lines) <= FEW else FEWER_POINTS
         drawn = [_series(*line, spent, most) for line in lines]
         series = [each for each in drawn if each.points]
         if series:
@@ -159,23 +171,24 @@ def _dots(group: Group, colour: int | None) -> list[Dot]:
             label = what if own and colour is None else ""
             tint = number if colour is None else colour
             found.append(Dot(macs, fmean(known), tint, text, label, min(known), max(known)))
-        found += _budget_dots(group, level, number if colour is None else colour)
+        found += _budget_dots(group, level, number, colour)
     return found
 
 
-def _budget_dots(group: Group, level: str, colour: int) -> list[Dot]:
+def _budget_dots(group: Group, level: str, number: int, colour: int | None) -> list[Dot]:
     """Return what a level comes to under budgets, where easy inputs leave at its early exits."""
     runs = [points for run in group.runs if (points := run.budgets.get(level))]
-    found = []
+    prefix = f"{group.name}, " if colour is not None else ""
+    tint, found = number if colour is None else colour, []
     for same in zip(*runs, strict=False):  # by budget, which all seeds have in common
         accuracies = [point["accuracy"] for point in same]
         macs, mean = fmean(point["macs"] for point in same), fmean(accuracies)
         text = (
-            f"{group.name}, level {level} with a budget of {same[0]['budget']:.0%}: "
+            f"{prefix}level {level} with a budget of {same[0]['budget']:.0%}: "
             f"{percent(mean)} for {amount(macs)} MACs"
         )
         low, high = min(accuracies), max(accuracies)
-        found.append(Dot(macs, mean, colour, text, low=low, high=high, small=True))
+        found.append(Dot(macs, mean, tint, text, low=low, high=high, small=True))
     return found
 
 

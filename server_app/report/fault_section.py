@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +10,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from server_app.report.amounts import listed
-from server_app.report.charts import Stack, stacks_chart
+from server_app.record.metrics import RoundMetrics
+from server_app.report.amounts import counted, listed
+from server_app.report.bars import Stack, stacks_chart
 from server_app.report.grouping import Group
 from server_app.report.run_data import RunData
 from server_app.report.tables import Table
 
+LATE = "late"
+"""The reason of clients that did not answer before a round's deadline."""
 MOST_BARS = 100
 MOST_ROWS = 100
 """Of a table, over all runs."""
@@ -30,26 +34,38 @@ class _Troubles:
 
 def faults_sentence(groups: Sequence[Group]) -> str:
     """Say how many replies were taken, and how many were not."""
-    runs = [run.summary["clients"] for group in groups for run in group.runs]
+    runs = [run.totals["clients"] for group in groups for run in group.runs]
     sampled, replied = (sum(run[key] for run in runs) for key in ("sampled", "replied"))
     refused, failed = (sum(sum(run[key].values()) for run in runs) for key in ("refused", "failed"))
-    text = f"{replied} of {sampled} replies were taken; {refused} were refused, {failed} failed."
+    late = sum(run["failed"].get(LATE, 0) for run in runs)
+    text = f"{replied} of {sampled} replies were taken, {refused} refused, and {failed} failed"
+    text += f" ({late} of these late)." if late else "."
     forgot = sum(run.get("forgot", 0) for run in runs)
-    return f"{text} {forgot} clients had lost what they remember." if forgot else text
+    lost = f" {counted(forgot, 'time')} a client had lost what it remembers."
+    return text + lost if forgot else text
 
 
 def faults_chart(run: RunData) -> Markup | None:
     """Return the replies of each round; None where all were taken."""
     lines = [line for line in run.lines if line.get("clients")]
-    lost = [(_count(line, "refused"), _count(line, "failed")) for line in lines]
-    if not any(refused or failed for refused, failed in lost) or len(lines) > MOST_BARS:
+    if not any(_count(line, "refused") or _count(line, "failed") for line in lines):
         return None
-    stacks = []
-    for line, (refused, failed) in zip(lines, lost, strict=True):
-        replied = line["clients"].get("replied", 0)
-        text = f"round {line['round']}: {replied} taken, {refused} refused, {failed} failed"
-        stacks.append(Stack(line["round"], (replied, refused, failed), text))
-    return stacks_chart(stacks, ("taken", "refused", "failed"), "Replies of each round")
+    size = math.ceil(len(lines) / MOST_BARS)  # rounds that a bar is the sum of
+    bars = [lines[first : first + size] for first in range(0, len(lines), size)]
+    return stacks_chart(
+        [_stack(bar) for bar in bars], ("taken", "refused", "failed"), "Replies of each round"
+    )
+
+
+def _stack(lines: Sequence[RoundMetrics]) -> Stack:
+    replied = sum(line["clients"].get("replied", 0) for line in lines)
+    refused, failed = (
+        sum(_count(line, fault) for line in lines) for fault in ("refused", "failed")
+    )
+    first, last = lines[0]["round"], lines[-1]["round"]
+    rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
+    text = f"{rounds}: {replied} taken, {refused} refused, {failed} failed"
+    return Stack(first, last, (replied, refused, failed), text)
 
 
 def faults_tables(groups: Sequence[Group]) -> list[Table]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from server_app.record.fleet_record import PartFacts
-from server_app.report.amounts import amount, duration, percent
+from server_app.report.amounts import amount, counted, duration, percent
 from server_app.report.grouping import ABSENT, Group
 from server_app.report.run_data import RunData
 from server_app.report.tables import Table
@@ -36,8 +36,10 @@ class PartRow:
     parameters: str
     shares: Sequence[float]
     trained: str
+    often: float
+    """Client-rounds that a parameter of it was in, on average."""
     bar: float
-    """Client-rounds that a parameter of it was in, as a share of the most trained part's."""
+    """The same as a share of the most trained part's."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,9 @@ def levels_costs(groups: Sequence[Group]) -> Table | None:
                "share", "MACs", "memory", "bytes", "clients", "examples", "client-rounds",
                "device time", "MACs spent"]  # fmt: skip
     notes = [
-        "MACs: multiply-accumulates of one answer. Memory: to train a batch. Bytes: of its "
-        "tensors, one way. Client-rounds: replies that were taken; the devices' time and MACs that "
-        "they took are sums."
+        "MACs: multiply-accumulates of one answer. Memory: to train a batch. Bytes: of the level's "
+        "tensors, one way. Client-rounds: replies that were taken; device time and MACs spent are "
+        "their sums."
     ]
     if changing:
         notes.append("Clients may be assigned other levels in other rounds.")
@@ -146,7 +148,7 @@ def _tiles(run: RunData) -> list[Tile]:
         trained = run.trained_rounds.get(number, 0)
         told = [f"client {number}: level {client['level']}, {client['examples']} examples",
                 f"budget {client['budget']:.3g}, {client['device']}",
-                f"trained in {trained} rounds"]  # fmt: skip
+                f"trained in {counted(trained, 'round')}"]  # fmt: skip
         told += [f"{kind} {percent(found[number])}" for kind, found in scores.items()
                  if number in found]  # fmt: skip
         colour = names.index(str(client["level"])) if str(client["level"]) in names else 0
@@ -158,9 +160,13 @@ def _tile_note(run: RunData) -> str:
     assert run.fleet is not None
     count, trained = len(run.fleet["clients"]), len(run.trained_rounds)
     never = count - trained
-    drawn = "" if count <= MOST_TILES else f" (more than {MOST_TILES}: not drawn one by one)"
-    idle = f"; {never} of them never trained" if never > 0 and run.lines else ""
-    return f"{count} clients{drawn}{idle}."
+    idle = f"; {never} of them never trained" if never > 0 else ""
+    drawn = (
+        "The stronger the colour, the more rounds a client has trained in."
+        if count <= MOST_TILES
+        else f"More than {MOST_TILES} are not drawn one by one."
+    )
+    return f"{counted(count, 'client')}{idle}. {drawn}"
 
 
 def _parts(run: RunData, parts: Sequence[PartFacts]) -> list[PartRow]:
@@ -176,6 +182,7 @@ def _parts(run: RunData, parts: Sequence[PartFacts]) -> list[PartRow]:
             amount(part["parameters"]),
             list(part["held"].values()),
             _trained(part, replied),
+            each,
             each / most,
         )
         for part, each in zip(parts, often, strict=True)

@@ -11,14 +11,15 @@ from markupsafe import Markup
 
 from server_app.config.typed import ConfigError
 from server_app.record.files import write_text
-from server_app.report.amounts import amount, duration, percent
-from server_app.report.client_section import spread_figures, spread_table, worst_tenth
+from server_app.report.cards import Card, cards_of
+from server_app.report.client_section import spread_figures, spread_table
 from server_app.report.curves import Figure, Legend, accuracy_figures, front_figure
 from server_app.report.fault_section import faults_chart, faults_sentence, faults_tables
 from server_app.report.fleet_section import Fleet, fleets, levels_costs
 from server_app.report.grouping import Group, grouped
 from server_app.report.history import Origin, origins, runs_table, subtitle, warnings
-from server_app.report.run_data import RunData, read_run
+from server_app.report.reading import read_run
+from server_app.report.run_data import RunData
 from server_app.report.script import SCRIPT
 from server_app.report.style import STYLE
 from server_app.report.tables import (
@@ -48,15 +49,6 @@ NO_FLEET = (
 
 
 @dataclass(frozen=True)
-class Card:
-    """A number that stands out."""
-
-    name: str
-    value: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class Page:
     """All that the template shows."""
 
@@ -68,6 +60,7 @@ class Page:
     results: Sequence[Table]
     figures: Sequence[Figure]
     front: Figure | None
+    has_budgets: bool
     costs: Table | None
     fleets: Sequence[Fleet]
     level_legend: Legend
@@ -81,6 +74,7 @@ class Page:
     differences: Table | None
     configs: Sequence[tuple[str, str]]
     runs: int
+    at_best: bool
     no_fleet: str = NO_FLEET
 
     @property
@@ -95,7 +89,18 @@ class Page:
         return legends[0] if len(legends) > 1 and all(x == legends[0] for x in legends) else []
 
     @property
+    def tables_note(self) -> str:
+        """What tells the tables that were given from what follows them."""
+        if not (self.tables and self.at_best):
+            return ""
+        return (
+            "The tables above are of each run's last round; the scores below are those after its "
+            "best round by validation data."
+        )
+
+    @property
     def figures_note(self) -> str:
+        """What the curves are of."""
         several = self.runs > 1
         band = " A line is the mean over seeds, the band goes from the lowest to the highest run."
         return (
@@ -124,6 +129,8 @@ def write_report(
     if not with_rounds:
         names = ", ".join(str(run.directory) for run in read)
         raise ConfigError(f"nothing to report yet: no round is recorded in {names}")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file} cannot be written: {file.parent} is no folder")
     write_text(file, render(page_of(read, file, title, tables, labels)))
 
 
@@ -143,10 +150,11 @@ def page_of(
         subtitle=subtitle(groups),
         warnings=warnings(read),
         tables=tables,
-        cards=_cards(groups[0]) if alone else [],
+        cards=cards_of(groups[0]) if alone else [],
         results=[levels_table(groups[0])] if alone else [groups_table(groups)],
         figures=accuracy_figures(groups),
         front=front_figure(groups),
+        has_budgets=any(run.budgets for group in groups for run in group.runs),
         costs=levels_costs(groups),
         fleets=fleets(groups),
         level_legend=[(n, f"level {level}") for n, level in enumerate(first.level_facts)],
@@ -160,6 +168,7 @@ def page_of(
         differences=differences_table(groups),
         configs=[(group.name, group.runs[0].config_text) for group in groups][:MOST_CONFIGS],
         runs=len(read),
+        at_best=first.at_best,
     )
 
 
@@ -184,36 +193,3 @@ def _over_class(chart: Markup, over: str) -> Markup:
 def _title(groups: Sequence[Group]) -> str:
     runs = [run for group in groups for run in group.runs]
     return runs[0].name if len(runs) == 1 else f"{len(runs)} runs in {len(groups)} groups"
-
-
-def _cards(group: Group) -> list[Card]:
-    """Return a group's scores, and what they took."""
-    runs = group.runs
-    notes = {
-        "mean": "of the levels",
-        "worst": "level",
-        "local": "own level on own data",
-        "global": "full model on own data",
-    }
-    cards = [
-        Card(score, percent(group.mean([run.summary.get(score) for run in runs])),
-             notes.get(score, "clients' tests"))
-        for score in ("mean", "worst", *runs[0].kinds)
-        if any(run.summary.get(score) is not None for run in runs)
-    ]  # fmt: skip
-    best = [run.best_mean for run in runs]
-    if any(value is not None for value in best) and not runs[0].at_best:
-        rounds = ", ".join(str(run.best_round) for run in runs)
-        cards.append(Card("best", percent(group.mean(best)), f"mean after round {rounds}"))
-    for kind in runs[0].kinds[:1]:
-        worst = [worst_tenth(run.scores(kind)[1]) for run in runs]
-        if any(value is not None for value in worst):
-            cards.append(Card("worst tenth", percent(group.mean(worst)), f"of clients, {kind}"))
-    spent = {what: [max(run.spent(what).values(), default=None) for run in runs]
-             for what in ("bytes", "seconds", "macs")}  # fmt: skip
-    means = {what: group.mean(values) for what, values in spent.items()}
-    cards.append(Card("bytes", amount(means["bytes"], "B"), "sent in training"))
-    if means["seconds"] is not None:
-        cards.append(Card("device time", duration(means["seconds"]), "of all clients"))
-        cards.append(Card("MACs", amount(means["macs"]), "spent in training"))
-    return cards

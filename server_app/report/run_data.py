@@ -1,29 +1,22 @@
-"""A run's directory as the report reads it: also of a run that goes on, was killed, or is old."""
+"""One run as the report shows it: its settings, its rounds, and what they come to."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, get_args
-
-import yaml
+from typing import Any, Literal
 
 from server_app.budgets import BudgetFacts
-from server_app.config.saved import CONFIG_FILE
-from server_app.config.typed import ConfigError
 from server_app.record.best import SCORE
-from server_app.record.files import FLEET_FILE, METRICS_FILE, PROGRESS_FILE, SUMMARY_FILE
-from server_app.record.fleet_record import FleetRecord, LevelFacts, read_fleet
-from server_app.record.metrics import RoundMetrics, read_metrics
+from server_app.record.fleet_record import FleetRecord, LevelFacts
+from server_app.record.metrics import RoundMetrics
 from server_app.record.summary import summarise
 
 Spent = Literal["rounds", "bytes", "seconds", "macs"]
 """What training has taken up to a round: seconds are the devices', added up."""
-SPENT: tuple[Spent, ...] = get_args(Spent)
 
 Curve = dict[int, float]
 """Values by round."""
@@ -68,13 +61,25 @@ class RunData:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The newest value of each score, and sums over all rounds."""
+        """The newest value of each score, up to the round whose scores are told."""
         return summarise(self.counted)
+
+    @cached_property
+    def totals(self) -> dict[str, Any]:
+        """Sums over all rounds."""
+        return summarise(self.lines)
+
+    @property
+    def rounds(self) -> int:
+        """The newest round."""
+        return int(self.totals["rounds"])
 
     @cached_property
     def best_mean(self) -> float | None:
         """The mean accuracy of the levels after the best round."""
-        return summarise(self._until(self.best_round)).get("mean") if self.best_round else None
+        if self.best_round is None:
+            return None
+        return summarise(self._until(self.best_round)).get("mean")
 
     def _until(self, last: int | None) -> list[RoundMetrics]:
         return [line for line in self.lines if last is None or line["round"] <= last]
@@ -160,65 +165,11 @@ def _spent_in(line: RoundMetrics, what: Spent) -> float | None:
         traffic = line.get("bytes")
         return None if traffic is None else traffic.get("down", 0) + traffic.get("up", 0)
     key = "device_seconds" if what == "seconds" else "macs"
-    slices: Iterable[Mapping[str, Any]] = line.get("slices", {}).values()
-    found = [counts.get(key) for counts in slices]
-    return None if not found or None in found else sum(value or 0 for value in found)
-
-
-def read_run(directory: Path, at_best: bool = False) -> RunData:
-    """Read a run's directory, or raise a `ConfigError` where it is none.
-
-    With `at_best` its scores are those after its best round.
-    """
-    if not (directory / CONFIG_FILE).is_file():
-        what = "holds no run" if directory.is_dir() else "is no folder"
-        raise ConfigError(f"{directory} {what}: expected a run's directory, with a {CONFIG_FILE}")
-    text = (directory / CONFIG_FILE).read_text(encoding="utf-8")
-    finished = (directory / SUMMARY_FILE).is_file()
-    try:
-        config, lines = yaml.safe_load(text), read_metrics(directory / METRICS_FILE)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{directory} cannot be read: {error}") from error
-    run = RunData(
-        directory=directory.resolve(),
-        config=config if isinstance(config, dict) else {},
-        config_text=text,
-        lines=lines,
-        fleet=read_fleet(directory / FLEET_FILE),
-        finished=finished,
-        reason=None if finished else _reason(directory / PROGRESS_FILE),
-        at_best=at_best,
-        recorded_budgets=_budgets(directory / SUMMARY_FILE) if finished else {},
-    )
-    if at_best and run.best_round is None:
-        raise ConfigError(
-            f"{directory} has no best round: no score on the clients' validation parts is recorded "
-            "(checkpoint.best, dataset.validation)"
-        )
-    return run
-
-
-def _budgets(summary: Path) -> Mapping[str, list[BudgetFacts]]:
-    """Return what the end of a run says of budgets; nothing where it does not, or is damaged."""
-    try:
-        found: Any = json.loads(summary.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found.get("budgets", {}) if isinstance(found, dict) else {}
-
-
-def _reason(progress: Path) -> str | None:
-    """Return what a run that has ended said of its end."""
-    if not progress.is_file():
+    slices: Mapping[str, Mapping[str, Any]] | None = line.get("slices")
+    if slices is None:
         return None
-    for line in reversed(progress.read_text(encoding="utf-8", errors="replace").splitlines()):
-        try:
-            event = json.loads(line)
-        except ValueError:  # cut by a kill
-            continue
-        ended = isinstance(event, dict) and event.get("event") == "end"
-        return str(event["reason"]) if ended and event.get("reason") else None
-    return None
+    found = [counts.get(key) for counts in slices.values()]
+    return None if None in found else sum(value or 0 for value in found)
 
 
 def by_number(name: str) -> tuple[bool, int, str]:

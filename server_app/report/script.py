@@ -3,7 +3,8 @@
 SCRIPT = """
 'use strict';
 const tip = document.getElementById('tip');
-const rounded = (value, unit) => {
+const rounded = (value, unit, whole) => {
+  if (whole) return String(Math.round(value));
   const prefix = [[1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']].find(p => value >= p[0]);
   const text = String(+(value / (prefix ? prefix[0] : 1)).toPrecision(3));
   return (text + ' ' + (prefix ? prefix[1] : '') + unit).trim();
@@ -24,14 +25,14 @@ const tell = (svg, event) => {
   const spent = x0 + (x - left) / (right - left) * (x1 - x0);
   const lines = near.sort((a, b) => b.value - a.value)
     .map(each => (100 * each.value).toFixed(1) + ' %  ' + each.name);
-  tip.textContent = [svg.dataset.label + ': ' + rounded(spent, svg.dataset.unit), ...lines]
-    .join('\\n');
+  const told = rounded(spent, svg.dataset.unit, 'whole' in svg.dataset);
+  tip.textContent = [svg.dataset.label + ': ' + told, ...lines].join('\\n');
   tip.style.display = 'block';
   const wide = document.documentElement.clientWidth;
   tip.style.left = Math.max(4, Math.min(event.pageX + 14, wide - tip.offsetWidth - 8)) + 'px';
   tip.style.top = event.pageY + 14 + 'px';
   unmark(svg);
-  const cursor = document.createElementNS('http://www.w3.org/2000/svg', 'path');
+  const cursor = svg.querySelector('.axis').cloneNode();
   cursor.setAttribute('class', 'cursor');
   cursor.setAttribute('d', 'M' + x + ' ' + top + 'V' + bottom);
   svg.append(cursor);

@@ -7,14 +7,14 @@ STYLE = """
 :root {
   color-scheme: light dark;
   --paper: #ffffff; --card: #f5f6f8; --ink: #1b1f24; --faint: #5b6573; --line: #d9dde3;
-  --accent: #0b6bcb; --warn: #fff3d6; --warn-ink: #6b4a00;
+  --accent: #0b6bcb; --warn: #fff3d6; --warn-ink: #6b4a00; --most: 60%;
   --c0: #0b6bcb; --c1: #d1560f; --c2: #12805c; --c3: #a23b9c;
   --c4: #8a6d00; --c5: #c2255c; --c6: #0c8599; --c7: #5c677d;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --paper: #14171b; --card: #1d2126; --ink: #e6e9ed; --faint: #9aa5b1; --line: #343b44;
-    --accent: #6cb2ff; --warn: #3a2f10; --warn-ink: #ffd983;
+    --accent: #6cb2ff; --warn: #3a2f10; --warn-ink: #ffd983; --most: 42%;
     --c0: #6cb2ff; --c1: #ff9d5c; --c2: #4fd1a1; --c3: #e58be0;
     --c4: #e0c04a; --c5: #ff8fb3; --c6: #5fd0e3; --c7: #aab4c4;
   }
@@ -53,7 +53,11 @@ th, td { padding: .35rem .7rem; text-align: right; white-space: nowrap; }
 th { color: var(--faint); font-weight: 600; background: var(--card); position: sticky; top: 0; }
 td { border-top: 1px solid var(--line); }
 th:first-child, td:first-child, .text th, .text td { text-align: left; }
-td.long { text-align: left; white-space: normal; min-width: 14rem; overflow-wrap: anywhere; }
+td.prose { white-space: normal; min-width: 14rem; overflow-wrap: anywhere; }
+th.prose, td.prose, th.often, td.often { text-align: left; }
+th:first-child:not(.prose), td:first-child:not(.prose) { position: sticky; left: 0; }
+td:first-child { background: var(--paper); }
+th:first-child { z-index: 1; }
 .figures { display: grid; gap: 1rem;
            grid-template-columns: repeat(auto-fill, minmax(min(100%, 21rem), 1fr)); }
 .figures.wide { grid-template-columns: repeat(auto-fill, minmax(min(100%, 30rem), 1fr)); }
@@ -71,7 +75,9 @@ svg { display: block; width: 100%; height: auto; touch-action: pan-y; }
 .c3 { color: var(--c3); } .c4 { color: var(--c4); } .c5 { color: var(--c5); }
 .c6 { color: var(--c6); } .c7 { color: var(--c7); }
 svg text { font-size: 12px; fill: var(--faint); }
-svg .label { fill: var(--ink); font-size: 11px; }
+svg .label { fill: var(--ink); font-size: 11px; paint-order: stroke; stroke: var(--card);
+             stroke-width: 2px; }
+@media (min-width: 40rem) { .wide svg text, .wide svg .label { font-size: 9px; } }
 .grid { stroke: var(--line); stroke-width: 1; fill: none; }
 .axis { stroke: var(--faint); stroke-width: 1; fill: none; }
 .series, .front { fill: none; stroke: currentColor; stroke-width: 2; stroke-linejoin: round; }
@@ -96,14 +102,20 @@ svg .label { fill: var(--ink); font-size: 11px; }
 #over-seconds:checked ~ .choice [for=over-seconds] {
   background: var(--accent); border-color: var(--accent); color: var(--paper);
 }
-.pick:focus-visible ~ .choice { outline: 2px solid var(--accent); outline-offset: 4px; }
+#over-rounds:focus-visible ~ .choice [for=over-rounds],
+#over-bytes:focus-visible ~ .choice [for=over-bytes],
+#over-seconds:focus-visible ~ .choice [for=over-seconds] {
+  outline: 2px solid var(--accent); outline-offset: 2px;
+}
 .tiles { display: flex; flex-wrap: wrap; gap: 3px; margin: .5rem 0; }
 .tiles span { width: 1.9rem; height: 1.9rem; border-radius: 4px; display: grid; cursor: default;
   place-items: center; font-size: .7rem; font-variant-numeric: tabular-nums; color: var(--ink);
-  background: color-mix(in srgb, var(--tint) calc(18% + var(--often) * 52%), var(--paper)); }
+  background: color-mix(in srgb, var(--paper),
+                        var(--tint) calc(12% + var(--often) * (var(--most) - 12%))); }
 .parts td { min-width: 3.2rem; }
-.parts .share { background: color-mix(in srgb, var(--tint) calc(var(--held) * 55%), transparent); }
-.parts .often { min-width: 9rem; text-align: left; }
+.parts .share {
+  background: color-mix(in srgb, var(--paper), var(--tint) calc(var(--held) * var(--most))); }
+.parts .often { min-width: 10rem; }
 .often b { display: inline-block; height: .6rem; border-radius: 2px; background: var(--c7);
            margin-right: .5rem; width: calc(var(--bar) * 6rem); }
 pre { background: var(--card); border-radius: .5rem; padding: .75rem; margin: .5rem 0;
@@ -118,7 +130,7 @@ details { margin: .5rem 0; }
 summary { cursor: pointer; overflow-wrap: anywhere; }
 #tip { position: absolute; pointer-events: none; z-index: 2; padding: .35rem .6rem; max-width: 90vw;
        background: var(--ink); color: var(--paper); border-radius: .4rem; font-size: .78rem;
-       line-height: 1.35; white-space: pre; overflow: hidden; display: none; }
+       line-height: 1.35; white-space: pre-wrap; overflow-wrap: anywhere; display: none; }
 footer { color: var(--faint); font-size: .8rem; margin: 3rem 0 2rem; }
 @media (max-width: 30rem) { h1 { font-size: 1.25rem; } .cards dd { font-size: 1.1rem; } }
 @media print { .choice, nav, button { display: none; } }

@@ -11,6 +11,9 @@ from server_app.report.amounts import percent
 from server_app.report.grouping import ABSENT, Group, differences, settings
 from server_app.report.run_data import RunData, by_number
 
+LONGEST_NAME = 48
+"""Letters; what is longer is broken into lines."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -20,6 +23,14 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
+
+    @property
+    def prose(self) -> list[bool]:
+        """Whether a column holds sentences rather than numbers and names, for each."""
+        return [
+            any(len(row[place]) > LONGEST_NAME for row in self.rows)
+            for place in range(len(self.columns))
+        ]
 
 
 def accuracy_over_runs(values: Sequence[float | None]) -> str:
@@ -101,6 +112,7 @@ def _notes_on_levels(kinds: Sequence[str]) -> list[str]:
         "local": "local: each client's own level on its own test part, mean over the level's "
         "clients.",
         "global": "global: the same of the full model.",
+        "validation": "validation: as local, on the clients' validation parts.",
     }
     notes = ["Exits are named by the unit that they follow; tested on the server's test set."]
     return [*notes, *(meant[kind] for kind in kinds if kind in meant)]

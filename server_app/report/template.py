@@ -4,9 +4,13 @@ TEMPLATE = """
 {%- macro table(given, text=false) -%}
 <div class="scroll{% if given.rows|length > 16 %} tall{% endif %}">
 <table{% if text %} class="text"{% endif %}>
-<thead><tr>{% for column in given.columns %}<th>{{ column }}</th>{% endfor %}</tr></thead>
+{% set prose = given.prose %}
+{% if given.columns|join %}
+<thead><tr>{% for column in given.columns %}<th{% if prose[loop.index0] %} class="prose"{% endif %}>
+{{- column }}</th>{% endfor %}</tr></thead>
+{% endif %}
 <tbody>{% for row in given.rows %}
-<tr>{% for cell in row %}<td{% if cell|length > 48 %} class="long"{% endif %}>{{ cell }}</td>
+<tr>{% for cell in row %}<td{% if prose[loop.index0] %} class="prose"{% endif %}>{{ cell }}</td>
 {%- endfor %}</tr>{% endfor %}
 </tbody></table></div>
 {% for note in given.notes %}<p class="notes">{{ note }}</p>{% endfor %}
@@ -33,10 +37,9 @@ TEMPLATE = """
 <nav>{% for name, title in sections %}<a href="#{{ name }}">{{ title }}</a>{% endfor %}</nav>
 </header>
 <main>
-{% for given in page.tables %}
-<section><h3>{{ given.heading }}</h3>{{ table(given) }}</section>
-{% endfor %}
 <section id="results"><h2>Results</h2>
+{% for given in page.tables %}<h3>{{ given.heading }}</h3>{{ table(given) }}{% endfor %}
+{% if page.tables_note %}<p class="banner">{{ page.tables_note }}</p>{% endif %}
 {% if page.cards %}<dl class="cards">{% for card in page.cards %}<div><dt>{{ card.name }}</dt>
 <dd>{{ card.value }}{% if card.note %}<small>{{ card.note }}</small>{% endif %}</dd></div>
 {% endfor %}</dl>{% endif %}
@@ -63,16 +66,17 @@ TEMPLATE = """
 <figcaption>{{ page.front.title }}</figcaption>{{ legend(page.front.legend) }}
 {% for chart in page.front.charts.values() %}{{ chart }}{% endfor %}</figure></div>
 <p class="notes">A filled dot is on the front: nothing that costs as little is more accurate.
-Each level is a dot, and so is each early exit, as if all answers were taken there. Small dots are
-budgets: easy inputs leave early, by thresholds fitted to validation data.</p>
+Each level is a dot, and so is each early exit, as if all answers were taken there.
+{% if page.has_budgets %}Small dots are budgets: easy inputs leave early, by thresholds fitted to
+validation data.{% endif %}</p>
 {% else %}<p>{{ page.no_fleet }}</p>{% endif %}
 </section>
 <section id="fleet"><h2>The fleet</h2>
 {% if page.costs %}{{ table(page.costs) }}{% else %}<p>{{ page.no_fleet }}</p>{% endif %}
 {% for fleet in page.fleets %}
 {% if page.fleets|length == 1 %}
-<h3>Clients</h3><p class="faint">{{ fleet.tile_note }} A stronger colour has trained in more
-rounds.</p>{{ legend(page.level_legend) }}
+<h3>Clients</h3><p class="faint">{{ fleet.tile_note }}</p>
+{% if fleet.tiles %}{{ legend(page.level_legend) }}{% endif %}
 <div class="tiles">{% for tile in fleet.tiles %}<span title="{{ tile.text }}"
  style="--tint:var(--c{{ tile.colour % 8 }});--often:{{ '%.2f'|format(tile.strength) }}">
 {{- tile.number }}</span>{% endfor %}</div>
@@ -83,17 +87,17 @@ rounds.</p>{{ legend(page.level_legend) }}
 {% else %}<h3>Parts of the network</h3>{% endif %}
 <div class="scroll tall"><table class="parts"><thead><tr><th>part</th><th>parameters</th>
 {% for level in fleet.levels %}<th>level {{ level }}</th>{% endfor %}
-<th>client-rounds</th><th>each parameter</th></tr></thead><tbody>
+<th>client-rounds</th><th class="often">each parameter</th></tr></thead><tbody>
 {% for part in fleet.parts %}<tr><td>{{ part.name }}</td><td>{{ part.parameters }}</td>
 {% for share in part.shares %}<td class="share" style="--held:{{ '%.2f'|format(share) }};
 --tint:var(--c{{ loop.index0 % 8 }})">{% if share %}{{ '%.0f'|format(100 * share) }} %{% else %}-
 {%- endif %}</td>{% endfor %}
 <td>{{ part.trained }}</td><td class="often"><b style="--bar:{{ '%.3f'|format(part.bar) }}"></b>
-</td></tr>{% endfor %}
+{{- '%.3g'|format(part.often) }}</td></tr>{% endfor %}
 </tbody></table></div>
 <p class="notes">What share of a part's parameters each level holds, in how many client-rounds
-some of it was trained, and, as a bar, how often a parameter of it was on average.
-{{ fleet.part_note }}</p>
+some of it was trained, and in how many a parameter of it was, on average. {{ fleet.part_note }}
+</p>
 {% if page.fleets|length > 1 %}</details>{% endif %}
 {% endif %}
 {% endfor %}
@@ -120,7 +124,7 @@ mean.</p>
 <h3>{{ start.name }}</h3>
 {% if start.command %}<div class="command"><pre><code id="command-{{ loop.index }}">
 {{- start.command }}</code></pre>
-<button data-copies="command-{{ loop.index }}">copy</button></div>{% endif %}
+<button hidden data-copies="command-{{ loop.index }}">copy</button></div>{% endif %}
 <p class="faint">{{ start.facts }}</p>
 {% endfor %}
 {% if page.runs_table %}<h3>Runs</h3>{{ table(page.runs_table, true) }}{% endif %}

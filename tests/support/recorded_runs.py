@@ -9,6 +9,7 @@ from typing import Any
 from server_app.record.files import FLEET_FILE, METRICS_FILE, SUMMARY_FILE
 from server_app.record.fleet_record import ClientFacts, FleetRecord, LevelFacts, PartFacts
 from server_app.record.summary import summarise
+from server_app.report.run_data import RunData
 
 EXITS = (6, 7, 8, 9)
 MACS = 1_000_000
@@ -149,3 +150,21 @@ def recorded(
     record = fleet(clients, device=device)
     lines = [round_of(number, record, better) for number in range(1, rounds + 1)]
     return write_run(directory, lines, record, **more)
+
+
+def run_data(
+    lines: list[dict[str, Any]],
+    record: FleetRecord | None = None,
+    config: dict[str, Any] | None = None,
+    name: str = "run",
+    **more: Any,
+) -> RunData:
+    """Return a finished run as the report has read it, without a directory."""
+    return RunData(
+        directory=Path(name),
+        config=config or {},
+        config_text="",
+        lines=lines,  # type: ignore[arg-type]
+        fleet=record,
+        **{"finished": True, **more},
+    )

@@ -1,0 +1,136 @@
+"""Who holds and trained which part of the network, and how accuracy is spread over clients."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from server_app.report.bars import Lane
+from server_app.report.client_section import spread_figures, spread_table, worst_tenth
+from server_app.report.fleet_section import MOST_TILES, fleets, levels_costs
+from server_app.report.grouping import Group
+from server_app.report.run_data import RunData
+from tests.support.recorded_runs import fleet, round_of, run_data
+
+
+def alone(run: RunData) -> list[Group]:
+    return [Group("one", [run])]
+
+
+def of_rounds(rounds: int, clients: int = 8) -> RunData:
+    """Return a run in which two of eight clients hold each of four levels, and all train."""
+    record = fleet(clients)
+    return run_data([round_of(number, record) for number in range(1, rounds + 1)], record)
+
+
+def scored(**scores: dict[str, float]) -> RunData:
+    means: dict[str, Any] = {kind: sum(own.values()) / len(own) for kind, own in scores.items()}
+    return run_data([{"round": 1, "scores": scores, **means}])
+
+
+def test_a_part_was_trained_by_the_clients_of_all_levels_that_hold_some_of_it() -> None:
+    (found,) = fleets(alone(of_rounds(rounds=3)))
+    assert found.levels == ["1", "2", "3", "4"]
+    first, second, third, last = found.parts
+    assert first.shares == [0.25, 0.5, 0.75, 1.0]
+    assert third.shares == [0.0, 0.0, 0.75, 1.0]
+    # 2 clients a level, 3 rounds: 6 client-rounds a level.
+    assert [part.trained for part in found.parts] == ["24", "18", "12", "6"]
+    # Of layer1 a parameter was in 6 x (0.25 + 0.5 + 0.75 + 1) of them, of layer4 in 6 x 1.
+    assert [part.often for part in found.parts] == [15, 13.5, 10.5, 6]
+    assert [first.bar, second.bar, last.bar] == pytest.approx([1, 0.9, 0.4])
+
+
+def test_copies_that_levels_do_not_share_are_counted_one_by_one() -> None:
+    run = of_rounds(rounds=1)
+    assert run.fleet is not None
+    run.fleet["parts"][1]["own"] = [2, 3, 4]
+    (found,) = fleets(alone(run))
+    assert found.parts[1].trained == "2 / 2 / 2"
+    assert "copies of their own" in found.part_note
+
+
+def test_a_client_s_tile_is_stronger_the_more_it_trained() -> None:
+    record = fleet(4, levels=2)
+    lines = [round_of(number, record) for number in (1, 2, 3, 4)]
+    for line in lines:
+        del line["trained"]["3"]
+    del lines[0]["trained"]["0"]
+    (found,) = fleets(alone(run_data(lines, record)))
+    assert [tile.strength for tile in found.tiles] == [0.75, 1.0, 1.0, 0.0]
+    assert [tile.colour for tile in found.tiles] == [0, 0, 1, 1]
+    assert found.tiles[0].text.startswith(
+        "client 0: level 1, 40 examples, budget 0.5, cpu, trained in 3 rounds, local 60.0 %"
+    )  # 0.9 x 4/6
+    assert found.tile_note.startswith("4 clients; 1 of them never trained. ")
+
+
+def test_a_large_fleet_is_not_drawn_client_by_client() -> None:
+    (found,) = fleets(alone(of_rounds(rounds=1, clients=MOST_TILES + 1)))
+    assert found.tiles == []
+    assert found.tile_note == "401 clients. More than 400 are not drawn one by one."
+
+
+def test_levels_have_what_they_cost_and_what_was_spent_on_them() -> None:
+    table = levels_costs(alone(of_rounds(rounds=3)))
+    assert table is not None
+    assert dict(zip(table.columns, table.rows[1], strict=True)) == {
+        "level": "2", "units": "7 of 9", "width": "0.25", "parameters": "50 k", "share": "25.0 %",
+        "MACs": "2 M", "memory": "4 MB", "bytes": "200 kB", "clients": "2", "examples": "85",
+        "client-rounds": "6", "device time": "6 s", "MACs spent": "1.8 G",
+    }  # fmt: skip
+
+
+def test_of_an_old_run_no_fleet_is_shown() -> None:
+    groups = alone(run_data([round_of(1, fleet())]))
+    assert fleets(groups) == []
+    assert levels_costs(groups) is None
+
+
+def test_the_worst_tenth_is_rounded_up_to_whole_clients() -> None:
+    scores = {str(number): number / 100 for number in range(1, 12)}
+    assert worst_tenth(scores) == pytest.approx(0.015)  # of 11 clients 2
+    assert worst_tenth({"0": 0.7, "1": 0.3}) == 0.3
+    assert worst_tenth({}) is None
+
+
+def test_the_spread_tells_the_extremes_and_who_has_least() -> None:
+    table = spread_table(alone(scored(local={"0": 0.5, "1": 0.2, "2": 0.9, "10": 0.2})))
+    assert table is not None
+    assert dict(zip(table.columns, table.rows[0], strict=True)) == {
+        "test": "local", "clients": "4", "mean": "45.0 %", "worst tenth": "20.0 %",
+        "median": "35.0 %", "lowest": "20.0 %", "highest": "90.0 %",
+        "who has least": "1 20.0 %, 10 20.0 %, 0 50.0 %, 2 90.0 %",
+    }  # fmt: skip
+
+
+def test_the_spread_of_several_seeds_is_the_mean_of_each_run_s() -> None:
+    runs = [scored(local={"0": 0.2, "1": 0.6}), scored(local={"0": 0.4, "1": 1.0})]
+    table = spread_table([Group("both", runs), Group("other", runs[:1])])
+    assert table is not None
+    assert table.rows[0] == [
+        "both", "local", "2", "55.0 (40.0 to 70.0) %", "30.0 (20.0 to 40.0) %",
+        "55.0 (40.0 to 70.0) %", "30.0 (20.0 to 40.0) %", "80.0 (60.0 to 100.0) %",
+    ]  # fmt: skip
+
+
+def test_without_tests_of_clients_there_is_no_spread() -> None:
+    assert spread_table(alone(run_data([{"round": 1}]))) is None
+    assert spread_figures(alone(run_data([{"round": 1}]))) == []
+
+
+def test_clients_are_sorted_into_bars_by_their_accuracy() -> None:
+    scores = [("0", 0.0), ("1", 0.58), ("2", 0.57), ("3", 1.0)]  # 0.58 x 50 is 28.999... in floats
+    assert Lane("all", 0, scores).bars(50) == {0: ["0"], 28: ["2"], 29: ["1"], 49: ["3"]}
+
+
+def test_the_spread_is_drawn_for_each_level() -> None:
+    local, _ = spread_figures(alone(of_rounds(rounds=1)))
+    chart = str(local.charts["local"])
+    assert [name for _, name in local.legend] == [f"level {level}" for level in (1, 2, 3, 4)]
+    # Clients 0 and 1 hold level 1, and reach 0.3 and 0.29; a bar is 2 % wide.
+    assert re.findall(r"<title>(\d+ to \d+ %: [^<]*)", chart)[:2] == [
+        *("28 to 30 %: client 1", "30 to 32 %: client 0"),
+    ]
