@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
 from pathlib import Path
 from typing import TypedDict
 
@@ -34,7 +33,10 @@ def budgets_of(run: Path) -> dict[str, list[BudgetFacts]]:
         for level in map(trained.level, trained.levels):
             if len(level.exits) > 1 and not level.untrained:
                 points = front(Predictor(level, BATCH), global_test(level.dataset))
-                found[str(level.number)] = [BudgetFacts(**asdict(point)) for point in points]
+                found[str(level.number)] = [
+                    {"budget": each.budget, "macs": each.macs, "accuracy": each.accuracy}
+                    for each in points
+                ]
     except Exception as error:  # whatever it is, the run's results are there
         log.info("the report is without budgets: %s", error)
     return found

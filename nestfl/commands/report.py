@@ -16,9 +16,10 @@ def report(runs: Sequence[Path], output: Path | None = None, best: bool = False)
 
     With `best`, scores are those after each run's best round by validation data.
     """
-    repeated = {run for run in runs if list(runs).count(run) > 1}
+    places = [run.resolve() for run in runs]
+    repeated = [str(run) for run in runs if places.count(run.resolve()) > 1]
     if repeated:
-        raise ValueError(f"{', '.join(map(str, sorted(repeated)))} is given more than once")
+        raise ValueError(f"{' and '.join(dict.fromkeys(repeated))}: the same run more than once")
     if len(runs) == 1 and (runs[0] / COMPARISON_FILE).is_file():
         return _of_a_comparison(runs[0], output, best)
     file = output or (runs[0] / REPORT_FILE if len(runs) == 1 else Path(REPORT_FILE))

@@ -33,7 +33,7 @@ class LevelCost:
     bytes: int
     """Of its tensors, down and up."""
     memory: int
-    """What a batch of training keeps of activations, in bytes."""
+    """What training takes, in bytes: weights, gradients, the optimiser, a batch's activations."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Costs:
 def costs_of(name: str, config: Config) -> Costs | None:
     """Return what a config's levels cost; None if they follow from what devices say they afford."""
     from server_app.building import strategy_of
-    from strategies.levels.cost import cost
+    from strategies.levels.cost import cost, training_memory
 
     if config.strategy.need_clients:
         return None
@@ -60,7 +60,8 @@ def costs_of(name: str, config: Config) -> Costs | None:
         form = made.submodels.at(level).form.values()
         found = cost(made.federation.task, level.slice, config.train.batch_size)
         size = sum(tensor.numel() * tensor.element_size() for tensor in form)
-        levels.append(LevelCost(level.number, found.parameters, found.macs, 2 * size, found.memory))
+        memory = training_memory(found, config.train)
+        levels.append(LevelCost(level.number, found.parameters, found.macs, 2 * size, memory))
     return Costs(name, tuple(levels), made.settings.cost, made.settings.tolerance)
 
 

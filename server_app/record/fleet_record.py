@@ -19,16 +19,12 @@ from typing import NotRequired, TypedDict
 import torch
 
 from protocol.code import code_hash
-from protocol.train_settings import TrainSettings
 from server_app.record.files import write_text
 from strategies.fleet.client_levels import budget_of
 from strategies.fleet.enrolment import Client
-from strategies.levels.cost import Cost, cost_by_exit
+from strategies.levels.cost import cost_by_exit, training_memory
 from strategies.levels.planning import Level
 from strategies.method import Method
-
-BYTES = 4
-"""The size of a number."""
 
 
 class LevelFacts(TypedDict):
@@ -173,16 +169,10 @@ def _level(method: Method, level: Level, whole: int) -> LevelFacts:
         "parameters": by_exit[-1].parameters,
         "macs": by_exit[-1].macs,
         "exit_macs": {str(unit): c.macs for unit, c in zip(exits, by_exit, strict=True)},
-        "memory": _training_memory(by_exit[-1], train),
+        "memory": training_memory(by_exit[-1], train),
         "bytes": sum(tensor.numel() * tensor.element_size() for tensor in form),
         "share": by_exit[-1].parameters / whole,
     }
-
-
-def _training_memory(cost: Cost, train: TrainSettings) -> int:
-    """Return the bytes that training takes: the optimiser has one state or two of each weight."""
-    states = 2 if train.optimizer == "adamw" else int(train.momentum > 0)
-    return BYTES * (2 + states) * cost.parameters + cost.memory
 
 
 def _client(method: Method, client: Client) -> ClientFacts:

@@ -18,6 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from models.slicing import Slice
 from models.task import Task
+from protocol.train_settings import TrainSettings
 
 CostKind = Literal["parameters", "macs", "memory"]
 COST_KINDS: tuple[CostKind, ...] = get_args(CostKind)
@@ -25,6 +26,8 @@ NORMABLE = 2
 """Images in a batch that batch norm can always take: of one it may see a single value."""
 TRAINING_PASSES = 3
 """Forward passes whose MACs a training step takes: the backward pass takes twice the forward's."""
+BYTES = 4
+"""The size of a weight."""
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -53,6 +56,12 @@ def cost(task: Task, slice: Slice = Slice(), batch: int = 1) -> Cost:  # noqa: B
         net(task.input(run, device="meta"))
     found = together([meter.take()])
     return replace(found, memory=found.memory * batch // run)
+
+
+def training_memory(cost: Cost, train: TrainSettings) -> int:
+    """Return the bytes that training takes: weights, gradients, the optimiser, activations."""
+    states = 2 if train.optimizer == "adamw" else int(train.momentum > 0)
+    return BYTES * (2 + states) * cost.parameters + cost.memory
 
 
 @dataclass(frozen=True)

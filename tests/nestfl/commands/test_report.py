@@ -113,7 +113,7 @@ def test_an_output_in_no_folder_is_refused() -> None:
 
 def test_a_run_that_is_given_twice_is_refused() -> None:
     recorded(Path("runs/a"))
-    assert refusal("runs/a", "runs/a/") == "nestfl report: runs/a is given more than once\n"
+    assert refusal("runs/a", "runs/a/") == "nestfl report: runs/a: the same run more than once\n"
 
 
 def test_a_comparison_without_a_finished_run_is_refused() -> None:

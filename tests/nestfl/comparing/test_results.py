@@ -232,6 +232,7 @@ def test_costs_are_those_of_what_clients_hold() -> None:
     full = found.levels[-1]
     assert full.parameters == 272_186
     assert full.bytes > 2 * 4 * full.parameters  # buffers are sent, too
+    assert full.memory > 3 * 4 * full.parameters  # weights, gradients and momentum, activations
     assert [level.number for level in found.levels] == [1, 2, 3, 4]
 
 

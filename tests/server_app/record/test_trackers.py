@@ -18,6 +18,7 @@ from server_app.config.composing import ConfigError, compose
 from server_app.config.keys import that_matter
 from server_app.record.metrics import numbers
 from server_app.record.trackers import RUN_TAG, Tracker
+from strategies.base import NestedStrategy
 
 SMALL = (
     "fleet=small model=resnet20 strategy=fedavg rounds=2 train.epochs=1 dataset.max_train=120 "
@@ -42,6 +43,7 @@ def wandb_records(file: Path) -> Iterator[Any]:
     """Yield the records of a file that wandb wrote offline: pieces in blocks, as in LevelDB."""
     from wandb.proto import wandb_internal_pb2
 
+    messages: Any = wandb_internal_pb2  # made by a program, without types
     content, at, pieces = file.read_bytes(), HEADER, b""
     while at + HEADER <= len(content):
         if BLOCK - at % BLOCK < HEADER:
@@ -50,7 +52,7 @@ def wandb_records(file: Path) -> Iterator[Any]:
         size, kind = struct.unpack("<HB", content[at + 4 : at + HEADER])
         pieces, at = pieces + content[at + HEADER : at + HEADER + size], at + HEADER + size
         if kind in (1, 4):  # a whole record, or the end of one
-            record = wandb_internal_pb2.Record()
+            record = messages.Record()
             record.ParseFromString(pieces)
             yield record
             pieces = b""
@@ -113,7 +115,7 @@ def test_mlflow_is_told_that_a_run_failed(tmp_path: Path, monkeypatch: pytest.Mo
     def breaks(*_: object) -> None:
         raise RuntimeError("broken on purpose")
 
-    monkeypatch.setattr(server.NestedStrategy, "start", breaks)
+    monkeypatch.setattr(NestedStrategy, "start", breaks)
     with pytest.raises(RuntimeError, match="broken on purpose"):
         run(tmp_path, "tracker=mlflow")
     assert mlflow_run(tmp_path)[1].info.status == "FAILED"
