@@ -283,12 +283,15 @@ def predict(json: bool, **request: Any) -> None:
     is_flag=True,
     help="Show the scores after each run's best round by validation data, not after its last.",
 )
-def report(runs: tuple[Path, ...], output: Path | None, best: bool) -> None:
+@click.option(
+    "--figures", metavar="FOLDER", type=FILE, help="Write the figures there as well, as SVG files."
+)
+def report(runs: tuple[Path, ...], output: Path | None, best: bool, figures: Path | None) -> None:
     """Make a page about a run, or about several: those that differ in their seed are averaged."""
     from nestfl.commands import report as reporter  # imports torch: not for --help
 
     try:
-        click.echo(f"report: {reporter.report(runs, output, best)}")
+        click.echo(f"report: {reporter.report(runs, output, best, figures)}")
     except (ValueError, OSError) as error:
         _refuse("report", error)
 

@@ -11,31 +11,37 @@ from server_app.record.files import REPORT_FILE
 from server_app.report.page import write_report
 
 
-def report(runs: Sequence[Path], output: Path | None = None, best: bool = False) -> Path:
+def report(
+    runs: Sequence[Path],
+    output: Path | None = None,
+    best: bool = False,
+    figures: Path | None = None,
+) -> Path:
     """Write the report and return where it is: in the run's directory, or of several here.
 
-    With `best`, scores are those after each run's best round by validation data.
+    With `best`, scores are those after each run's best round by validation data. The figures are
+    also written to a folder of their own, if one is given.
     """
     places = [run.resolve() for run in runs]
     repeated = [str(run) for run in runs if places.count(run.resolve()) > 1]
     if repeated:
         raise ValueError(f"{' and '.join(dict.fromkeys(repeated))}: the same run more than once")
     if len(runs) == 1 and (runs[0] / COMPARISON_FILE).is_file():
-        return _of_a_comparison(runs[0], output, best)
+        return _of_a_comparison(runs[0], output, best, figures)
     file = output or (runs[0] / REPORT_FILE if len(runs) == 1 else Path(REPORT_FILE))
     _check_file(file)
-    write_report(runs, file, at_best=best)
+    write_report(runs, file, at_best=best, figures=figures)
     return file
 
 
-def _of_a_comparison(folder: Path, output: Path | None, best: bool) -> Path:
+def _of_a_comparison(folder: Path, output: Path | None, best: bool, figures: Path | None) -> Path:
     """Write the report of the runs of a comparison that have finished."""
     comparison, baseline, target = Comparison.read(folder)
     file, results = output or folder / REPORT_FILE, comparison.results()
     _check_file(file)
     if not results:
         raise ValueError(f"nothing to report yet: no run of the comparison {folder} has finished")
-    Outcome.of(results, baseline, target, Known.of(comparison)).write_report(file, best)
+    Outcome.of(results, baseline, target, Known.of(comparison)).write_report(file, best, figures)
     return file
 
 

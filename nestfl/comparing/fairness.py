@@ -10,6 +10,7 @@ from nestfl.comparing.results import Group, Result
 from nestfl.comparing.trials import Trial, short_name
 from server_app.config.composing import Config, plain
 from server_app.config.keys import flat, that_matter
+from server_app.report.grouping import METHODS_ASK_FOR
 
 CostName = Literal["parameters", "macs", "bytes", "memory"]
 COST_NAMES: dict[CostName, str] = {
@@ -18,7 +19,7 @@ COST_NAMES: dict[CostName, str] = {
     "bytes": "bytes a round",
     "memory": "training memory",
 }
-A_METHODS_OWN = ("strategy.", "model.norm", "model.scaler")
+A_METHODS_OWN = ("strategy.", *METHODS_ASK_FOR)
 """Settings in which methods may differ."""
 
 

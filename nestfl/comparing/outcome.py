@@ -111,7 +111,7 @@ class Outcome:
             JSON_FILE: json.dumps(finite(self._json()), indent=2) + "\n",
         }
 
-    def write_report(self, file: Path, at_best: bool = False) -> None:
+    def write_report(self, file: Path, at_best: bool = False, figures: Path | None = None) -> None:
         """Write the tables, and pictures of the runs, as one HTML file.
 
         With `at_best` the pictures' scores are those after each run's best round.
@@ -124,7 +124,15 @@ class Outcome:
         if told := self._all_warnings():
             tables.append(ResultTable("Warnings", [""], [[each] for each in told]))
         title = results[0].directory.parent.name
-        write_report(list(labels), file, title=title, tables=tables, labels=labels, at_best=at_best)
+        write_report(
+            list(labels),
+            file,
+            title=title,
+            tables=tables,
+            labels=labels,
+            at_best=at_best,
+            figures=figures,
+        )
 
     def _all_warnings(self) -> list[str]:
         return [*self.known.warnings, *self.warnings]

@@ -15,6 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from server_app.config.typed import ConfigError
+from server_app.report.grouping import in_short
 
 SEED = "seed"
 """The key over whose values results are averaged."""
@@ -88,9 +89,8 @@ def expand(overrides: Sequence[str]) -> list[Trial]:
 
 
 def short_name(choices: Mapping[str, str]) -> str:
-    """Return choices in short: the value alone of a strategy, a model, a data set."""
-    plain = ("strategy", "model", "dataset", "experiment")
-    return " ".join(value if key in plain else f"{key}={value}" for key, value in choices.items())
+    """Return choices in short."""
+    return " ".join(in_short(key, value) for key, value in choices.items())
 
 
 def comparison_name(trials: Sequence[Trial]) -> str:

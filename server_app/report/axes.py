@@ -150,7 +150,7 @@ def svg_of(
             for value in (axis.low, axis.high, axis.start, axis.end)
         )
         known = f' data-axes="{ends}" data-label="{escape(x.label)}" data-unit="{escape(x.unit)}"'
-        known += " data-whole" if x.whole else ""
+        known += ' data-whole=""' if x.whole else ""
     return Markup(
         f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(title)}"{known}>'
         f"{''.join(drawn)}</svg>"

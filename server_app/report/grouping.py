@@ -12,6 +12,10 @@ from server_app.config.keys import flat, that_matter
 from server_app.report.run_data import Curve, RunData
 
 SEED = "seed"
+SAID_ALONE = ("strategy", "model", "dataset", "experiment")
+"""Choices that are known by their values."""
+METHODS_ASK_FOR = ("model.norm", "model.scaler")
+"""Settings that come with a method."""
 ABSENT = "-"
 """What a config shows for a key that it does not have."""
 
@@ -86,13 +90,18 @@ def _name(
     parts = []
     for key in differing:
         group, _, rest = key.partition(".")
-        name = f"{group}.name"
+        name = "strategy.name" if key in METHODS_ASK_FOR else f"{group}.name"
         if rest and key != name and name in differing:
             alike = [c for c in chosen if c.get(name) == choices.get(name)]
             if len({c.get(key, ABSENT) for c in alike}) == 1:
                 continue
-        parts.append(f"{group if rest == 'name' else key}={choices.get(key, ABSENT)}")
+        parts.append(in_short(group if rest == "name" else key, choices.get(key, ABSENT)))
     return " ".join(parts)
+
+
+def in_short(key: str, value: str) -> str:
+    """Return a choice in short: the value alone of a strategy, a model, a data set."""
+    return value if key in SAID_ALONE else f"{key}={value}"
 
 
 def _text(value: Any) -> str:

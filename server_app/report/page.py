@@ -15,6 +15,7 @@ from server_app.report.cards import Card, cards_of
 from server_app.report.client_section import spread_figures, spread_table
 from server_app.report.curves import Figure, Legend, accuracy_figures, front_figure
 from server_app.report.fault_section import faults_chart, faults_sentence, faults_tables
+from server_app.report.figure_files import write_figures
 from server_app.report.fleet_section import Fleet, fleets, levels_costs
 from server_app.report.grouping import Group, grouped
 from server_app.report.history import Origin, origins, runs_table, subtitle, warnings
@@ -117,12 +118,14 @@ def write_report(
     tables: Sequence[Table] = (),
     labels: Mapping[Path, Mapping[str, str]] | None = None,
     at_best: bool = False,
+    figures: Path | None = None,
 ) -> None:
     """Write the report of runs to a file; `tables` are shown at its top.
 
     Runs that differ in their seed alone are one group. `labels` are each run's choices, such as
     {"strategy": "heterofl", "seed": "0"}: where given, they make the groups rather than configs.
     Scores are those after each run's last round, or `at_best` after its best by validation data.
+    The curves and the front go to files of their own in a folder for `figures`, where one is given.
     """
     read = [read_run(directory, at_best) for directory in runs]
     with_rounds = [run for run in read if run.lines]
@@ -131,7 +134,10 @@ def write_report(
         raise ConfigError(f"nothing to report yet: no round is recorded in {names}")
     if not file.parent.is_dir():
         raise ConfigError(f"{file} cannot be written: {file.parent} is no folder")
-    write_text(file, render(page_of(read, file, title, tables, labels)))
+    page = page_of(read, file, title, tables, labels)
+    write_text(file, render(page))
+    if figures is not None:
+        write_figures([*page.figures, *([page.front] if page.front else [])], figures)
 
 
 def page_of(

@@ -44,8 +44,8 @@ def test_the_report_of_several_runs_is_here() -> None:
     done = report("runs/a", "runs/b")
     assert (done.exit_code, done.stdout) == (0, "report: report.html\n")
     text = Path("report.html").read_text()
-    assert "strategy=scalefl" in text
-    assert "strategy=heterofl" in text
+    assert "<td>scalefl</td>" in text
+    assert "<td>heterofl</td>" in text
 
 
 def test_output_chooses_another_file() -> None:

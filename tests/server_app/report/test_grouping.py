@@ -27,7 +27,7 @@ def names(*runs: RunData) -> dict[str, list[str]]:
 
 def test_runs_that_differ_in_their_seeds_are_one_group() -> None:
     runs = [made("a", seed=0), made("b", seed=1), made("c", "heterofl", seed=0)]
-    assert names(*runs) == {"strategy=scalefl": ["a", "b"], "strategy=heterofl": ["c"]}
+    assert names(*runs) == {"scalefl": ["a", "b"], "heterofl": ["c"]}
 
 
 def test_a_run_alone_is_named_as_its_folder_is() -> None:
@@ -37,14 +37,14 @@ def test_a_run_alone_is_named_as_its_folder_is() -> None:
 
 def test_a_method_s_own_settings_are_not_in_its_group_s_name() -> None:
     runs = [made("a", settings={"beta": 1}), made("b", "heterofl", settings={"ratio": 2})]
-    assert list(names(*runs)) == ["strategy=scalefl", "strategy=heterofl"]
+    assert list(names(*runs)) == ["scalefl", "heterofl"]
 
 
 def test_a_setting_in_which_runs_of_one_method_differ_is_in_the_name() -> None:
     runs = [made("a", settings={"beta": 1}), made("b", settings={"beta": 2}), made("c", "heterofl")]
     assert list(names(*runs)) == [
-        *("strategy=scalefl strategy.beta=1", "strategy=scalefl strategy.beta=2"),
-        "strategy=heterofl",
+        *("scalefl strategy.beta=1", "scalefl strategy.beta=2"),
+        "heterofl",
     ]
 
 
@@ -70,7 +70,7 @@ def test_the_differences_are_all_settings_that_are_not_the_same_but_for_seeds() 
     runs[1].config["strategy"]["ratio"] = 0.5
     table = differences_table(grouped(runs))
     assert table is not None
-    assert table.columns == ["setting", "strategy=scalefl", "strategy=heterofl"]
+    assert table.columns == ["setting", "scalefl", "heterofl"]
     assert table.rows == [["strategy.name", "scalefl", "heterofl"], ["strategy.ratio", "-", "0.5"]]
 
 
@@ -94,6 +94,6 @@ def test_the_table_of_groups_has_their_scores_and_levels() -> None:
     table = groups_table(grouped([made("a"), made("b", seed=1), made("c", "heterofl")]))
     assert table.columns == ["settings", "runs", "mean", "worst", "level 1"]
     assert table.rows == [
-        ["strategy=scalefl", "2", "55.0 (50.0 to 60.0) %", *["35.0 (30.0 to 40.0) %"] * 2],
-        ["strategy=heterofl", "1", "50.0 %", "30.0 %", "30.0 %"],
+        ["scalefl", "2", "55.0 (50.0 to 60.0) %", *["35.0 (30.0 to 40.0) %"] * 2],
+        ["heterofl", "1", "50.0 %", "30.0 %", "30.0 %"],
     ]

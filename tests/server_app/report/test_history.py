@@ -101,6 +101,6 @@ def test_several_groups_have_the_command_of_their_first_run_each(tmp_path: Path)
     runs = [read_run(recorded(tmp_path / f"{strategy}{seed}", strategy=strategy, seed=seed))
             for strategy in ("scalefl", "heterofl") for seed in (0, 1)]  # fmt: skip
     assert [start.name for start in origins(grouped(runs))] == [
-        "strategy=scalefl",
-        "strategy=heterofl",
+        "scalefl",
+        "heterofl",
     ]
