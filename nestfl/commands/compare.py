@@ -10,16 +10,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nestfl.comparing.comparison import Comparison
+from nestfl.comparing.comparison import COMPARISON_FILE, Comparison
 from nestfl.comparing.outcome import Known, Outcome
 from nestfl.comparing.result_tables import ResultTable
 from nestfl.comparing.run_bars import comparison_display_on
-from nestfl.comparing.running import Progress, Slots, run_trials
-from nestfl.comparing.trials import SEED, Trial, comparison_name, expand
+from nestfl.comparing.running import Progress, Slots, run_trials, visible_gpus
+from nestfl.comparing.trials import SEED, Trial, comparison_name, expand, same_value
 from nestfl.launching.flower import LaunchError
 from nestfl.launching.gpus import cores, free_memory_of_gpus
 from nestfl.launching.stopping import Stopped, stop_request
-from server_app.config.composing import Config, compose, with_absolute_paths
+from server_app.config.composing import Config, compose
 from server_app.config.typed import ConfigError
 from server_app.record.files import LAUNCHER_LOCK, make_directory
 from server_app.record.locking import PATIENCE, Lock
@@ -40,13 +40,14 @@ class Request:
 
     def trials(self) -> list[Trial]:
         """Return the runs to compare; on the local engine, unless another is named."""
-        given = with_absolute_paths(Path.cwd(), self.overrides)
-        engine = [] if any(text.startswith("engine=") for text in given) else ["engine=local"]
-        return expand([*engine, *given])
+        named = any(text.startswith("engine=") for text in self.overrides)
+        return expand([*([] if named else ["engine=local"]), *self.overrides])
 
     def command(self) -> list[str]:
         """Return the command that goes on with it."""
-        return ["nestfl", "compare", *self.overrides]
+        options = {"--jobs": self.jobs, "--baseline": self.baseline, "--target": self.target}
+        given = ((name, str(value)) for name, value in options.items() if value is not None)
+        return ["nestfl", "compare", *self.overrides, *(text for each in given for text in each)]
 
 
 def compare(request: Request) -> int:
@@ -54,8 +55,9 @@ def compare(request: Request) -> int:
     console, errors = Console(), Console(stderr=True)
     with ExitStack() as held:
         try:
-            comparison = _comparison(request)
-            baseline = _baseline(request, comparison.trials)
+            trials = request.trials()
+            baseline = _baseline(request, trials)
+            comparison = _comparison(trials)
             slots = _slots(request, comparison.configs[0])
             held.enter_context(closing(Lock(comparison.folder / LAUNCHER_LOCK, PATIENCE)))
             comparison.check_runs()
@@ -66,19 +68,17 @@ def compare(request: Request) -> int:
         comparison.write(request.command(), baseline, request.target)
         _show(known.tables, known.warnings, console)
         code = _run(comparison, slots, request, console, errors)
-        outcome = Outcome.of(comparison.results(), baseline, request.target, known)
+        outcome = Outcome.of(comparison, baseline, request.target, known)
+        if not outcome.groups:
+            return code
         _show(outcome.tables(), outcome.warnings, console)
-        missing = len(comparison.unfinished())
-        if missing:
-            console.out(f"{missing} of {len(comparison.trials)} runs are not in these tables")
         for name in outcome.write(comparison):
             console.out(f"{name + ':':13}{comparison.folder / name}", highlight=False)
         return code
 
 
-def _comparison(request: Request) -> Comparison:
+def _comparison(trials: Sequence[Trial]) -> Comparison:
     """Compose all configurations, to know at once whether they are right, and make the folder."""
-    trials = request.trials()
     configs = []
     for trial in trials:
         try:
@@ -87,6 +87,8 @@ def _comparison(request: Request) -> Comparison:
             raise ConfigError(f"{trial}: {error}") from error
     first = configs[0]
     folder = Path(first.output).expanduser().absolute() / (first.name or comparison_name(trials))
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / COMPARISON_FILE).is_file():
+        raise ConfigError(f"{folder} is there, and no comparison: give another name=")
     make_directory(folder, exist_ok=True)
     return Comparison(folder, trials, configs)
 
@@ -103,23 +105,24 @@ def _baseline(request: Request, trials: Sequence[Trial]) -> Mapping[str, str]:
         first = "strategy" if "strategy" in offered else next(iter(offered), None)
         return {} if first is None else {first: offered[first][0]}
     key, _, value = request.baseline.partition("=")
-    if value not in offered.get(key, []):
+    chosen = next((each for each in offered.get(key, []) if same_value(each, value)), None)
+    if chosen is None:
         choices = [f"{name}={each}" for name, values in offered.items() for each in values]
         raise ConfigError(
             f"--baseline {request.baseline}: expected one of the choices that are compared: "
             f"{', '.join(choices) or f'none, {SEED} alone has several values'}"
         )
-    return {key: value}
+    return {key: chosen}
 
 
 def _slots(request: Request, config: Config) -> Slots:
     """Return how many runs there are at a time: by the cores, the GPUs, or as asked for."""
     wants_gpu = config.train.device in ("auto", "cuda")
-    gpus = len(free_memory_of_gpus()) if wants_gpu else 0
+    gpus = visible_gpus(len(free_memory_of_gpus())) if wants_gpu else ()
     if config.engine == "ray":
         jobs = request.jobs or 1
         return Slots(jobs, workers=max(1, cores() // jobs))
-    return Slots(request.jobs or gpus or cores(), gpus)
+    return Slots(request.jobs or len(gpus) or cores(), gpus)
 
 
 def _run(

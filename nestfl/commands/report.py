@@ -37,11 +37,12 @@ def report(
 def _of_a_comparison(folder: Path, output: Path | None, best: bool, figures: Path | None) -> Path:
     """Write the report of the runs of a comparison that have finished."""
     comparison, baseline, target = Comparison.read(folder)
-    file, results = output or folder / REPORT_FILE, comparison.results()
+    file = output or folder / REPORT_FILE
     _check_file(file)
-    if not results:
+    outcome = Outcome.of(comparison, baseline, target, Known.of(comparison))
+    if not outcome.groups:
         raise ValueError(f"nothing to report yet: no run of the comparison {folder} has finished")
-    Outcome.of(results, baseline, target, Known.of(comparison)).write_report(file, best, figures)
+    outcome.write_report(file, best, figures)
     return file
 
 

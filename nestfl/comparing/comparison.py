@@ -44,6 +44,11 @@ class Comparison:
     trials: Sequence[Trial]
     configs: Sequence[Config]
 
+    @property
+    def engine(self) -> str:
+        """What all its runs run on."""
+        return self.configs[0].engine
+
     def directory(self, trial: Trial) -> Path:
         """Return the run directory of a trial."""
         return self.folder / trial.name
@@ -82,12 +87,15 @@ class Comparison:
         The run of a comparison that was killed may take a while to end: it is waited for.
         """
         directory = self.directory(trial)
-        if not directory.exists():
+        there = {file.name for file in directory.iterdir()} if directory.is_dir() else set()
+        if not there:
             return False
+        if not there & {CONFIG_FILE, LAUNCHER_LOCK}:
+            raise ConfigError(f"{directory} is no run's: remove it, or give another name=")
         for lock in (LAUNCHER_LOCK, RECORD_LOCK):
             Lock(directory / lock, PATIENCE).close()
         (directory / PROGRESS_FILE).unlink(missing_ok=True)
-        if any((directory / checkpoint.FOLDER).glob("round-*.safetensors")):
+        if any((directory / checkpoint.FOLDER).glob(checkpoint.NEWEST)):
             return True
         shutil.rmtree(directory)
         return False

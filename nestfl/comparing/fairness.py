@@ -66,16 +66,35 @@ def costs_of(name: str, config: Config) -> Costs | None:
     return Costs(name, tuple(levels), made.settings.cost, made.settings.tolerance)
 
 
-def costs_of_all(trials: Sequence[Trial], configs: Sequence[Config]) -> list[Costs]:
-    """Return what the levels of each method cost; trials of the same levels are named once."""
-    found: dict[object, Costs | None] = {}
-    for trial, config in zip(trials, configs, strict=True):
-        what_costs = (config.strategy, config.task, config.train.batch_size)
-        if what_costs not in found:
-            named = {k: v for k, v in trial.group.items() if k.startswith(("strategy", "model"))}
-            name = short_name(named or trial.group) or config.strategy.name
-            found[what_costs] = costs_of(name, config)
-    return [costs for costs in found.values() if costs is not None]
+def costs_of_rivals(trials: Sequence[Trial], configs: Sequence[Config]) -> list[list[Costs]]:
+    """Return what the levels of rivals cost: sets of methods that are meant to be equal.
+
+    Sets whose levels cost the same, such as those of other seeds, are one.
+    """
+    by_name = dict(zip((trial.name for trial in trials), configs, strict=True))
+    sets: dict[tuple[object, ...], list[Trial]] = {}
+    for group in rivals(trials):
+        counted = tuple(_what_costs(by_name[trial.name]) for trial in group)
+        sets.setdefault(counted, group)
+    found = []
+    for group in sets.values():
+        shared = {k: v for k, v in group[0].group.items() if not _is_a_methods(k)}
+        prefix = f"{short_name(shared)}: " if len(sets) > 1 and shared else ""
+        costs = {}
+        for trial in group:
+            own = {k: v for k, v in trial.group.items() if _is_a_methods(k)}
+            config = by_name[trial.name]
+            name = prefix + (short_name(own) or config.strategy.name)
+            if (key := _what_costs(config)) not in costs:
+                costs[key] = costs_of(name, config)
+        found.append([each for each in costs.values() if each is not None])
+    return [each for each in found if each]
+
+
+def _what_costs(config: Config) -> tuple[object, ...]:
+    """Return all that the cost of levels depends on."""
+    train = config.train
+    return config.strategy, config.task, train.batch_size, train.optimizer, train.momentum
 
 
 def unequal_levels(methods: Sequence[Costs]) -> tuple[list[str], list[str]]:

@@ -7,14 +7,15 @@ import io
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nestfl.comparing.comparison import Comparison
 from nestfl.comparing.differences import baseline_of
 from nestfl.comparing.fairness import (
-    costs_of_all,
+    Costs,
+    costs_of_rivals,
     other_settings,
     other_steps,
     still_improving,
@@ -41,6 +42,7 @@ MARKDOWN_FILE, CSV_FILE, JSON_FILE = "table.md", "table.csv", "table.json"
 class Known:
     """What is known before anything runs: what levels cost, and what is not equal."""
 
+    costs: Sequence[Costs] = ()
     tables: Sequence[ResultTable] = ()
     warnings: Sequence[str] = ()
 
@@ -48,11 +50,14 @@ class Known:
     def of(cls, comparison: Comparison) -> Known:
         """Look at the settings of a comparison's runs."""
         differing = other_settings(comparison.trials, comparison.configs)
-        costs = costs_of_all(comparison.trials, comparison.configs)
+        sets = costs_of_rivals(comparison.trials, comparison.configs)
+        costs = [each for rivals in sets for each in rivals]
         if not costs:
-            return cls((), differing)
-        unequal, notes = unequal_levels(costs)
-        return cls([cost_table(costs, notes)], [*unequal, *differing])
+            return cls(warnings=differing)
+        judged = [unequal_levels(rivals) for rivals in sets]
+        unequal = [told for warnings, _ in judged for told in warnings]
+        notes = [told for _, notes in judged for told in notes]
+        return cls(costs, [cost_table(costs, notes)], [*unequal, *differing])
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,25 @@ class Outcome:
 
     @classmethod
     def of(
+        cls,
+        comparison: Comparison,
+        baseline: Mapping[str, str],
+        target: float | None,
+        known: Known,
+    ) -> Outcome:
+        """Return what the runs that have finished come to; those that have not are named."""
+        found = cls.of_results(comparison.results(), baseline, target, known)
+        missing = comparison.unfinished()
+        if not missing:
+            return found
+        told = (
+            f"{len(missing)} of {len(comparison.trials)} runs have not finished, and are not in "
+            f"these tables: {'; '.join(map(str, missing))}"
+        )
+        return replace(found, warnings=[told, *found.warnings])
+
+    @classmethod
+    def of_results(
         cls,
         results: Sequence[Result],
         baseline: Mapping[str, str],
@@ -95,13 +119,10 @@ class Outcome:
 
     def write(self, comparison: Comparison) -> list[str]:
         """Write the tables and the report into the comparison's folder; return the files' names."""
-        texts = self.texts()
-        for name, text in texts.items():
+        for name, text in self.texts().items():
             write_text(comparison.folder / name, text)
-        if not self.groups:
-            return list(texts)
         self.write_report(comparison.folder / REPORT_FILE)
-        return [*texts, REPORT_FILE]
+        return [MARKDOWN_FILE, CSV_FILE, JSON_FILE, REPORT_FILE]
 
     def texts(self) -> dict[str, str]:
         """Return the tables as Markdown, CSV and JSON, by the names of their files."""
@@ -147,6 +168,7 @@ class Outcome:
         return {
             "baseline": dict(self.baseline),
             "target": self.target,
+            "costs": [asdict(each) for each in self.known.costs],
             "groups": [self._group(group) for group in self.groups],
             "warnings": self._all_warnings(),
         }
@@ -163,21 +185,34 @@ class Outcome:
                 "by_seed": values,
                 "difference": asdict(found) if found else None,
             }
-        runs = []
-        for result in group.results:
-            spent = result.spent_until(self.target) if self.target is not None else None
-            runs.append(
-                {
-                    "run": result.trial.name,
-                    "seed": result.trial.seed,
-                    "rise": result.rise,
-                    "to_target": asdict(spent) if spent else None,
-                }
-            )
-        return {"choices": dict(group.choices), "scores": scores, "runs": runs}
+        spent = [
+            None if self.target is None else result.spent_until(self.target)
+            for result in group.results
+        ]
+        runs = [
+            {
+                "run": result.trial.name,
+                "seed": result.trial.seed,
+                "rise": result.rise,
+                "to_target": asdict(each) if each else None,
+            }
+            for result, each in zip(group.results, spent, strict=True)
+        ]
+        reached = [asdict(each) for each in spent if each]
+        to_target = {
+            name: statistics.fmean(each[name] for each in reached)
+            for name in ("rounds", "bytes", "macs")
+            if reached
+        }
+        return {
+            "choices": dict(group.choices),
+            "scores": scores,
+            "to_target": {"runs": len(reached), **to_target},
+            "runs": runs,
+        }
 
     def _csv(self) -> str:
-        """Return one row for each group and score."""
+        """Return one row for each group and score, and for what the target took."""
         keys = list(self.groups[0].choices) if self.groups else []
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -190,4 +225,8 @@ class Outcome:
                 cells = [found.get(key, "") for key in ("mean", *compared[1:])]
                 own = [score["mean"], score["deviation"], len(score["by_seed"])]
                 writer.writerow([*group["choices"].values(), name, *own, *cells])
+            runs, *spent = group["to_target"].items()
+            for name, mean in spent:
+                row = [f"{name} to {self.target}", mean, "", runs[1], *[""] * len(compared)]
+                writer.writerow([*group["choices"].values(), *row])
         return text.getvalue()

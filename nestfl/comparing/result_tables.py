@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.filesize import decimal
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from nestfl.comparing.differences import Difference, baseline_of, difference
 from nestfl.comparing.fairness import COST_NAMES, Costs
@@ -42,9 +44,10 @@ class ResultTable(Table):
         console.print(f"\n{self.heading}", style="bold", highlight=False, markup=False)
         table = RichTable(box=box.SIMPLE_HEAD if console.is_terminal else None)
         for number, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if number else "left", no_wrap=not number)
+            side: JustifyMethod = "right" if number else "left"
+            table.add_column(Text(column), justify=side, no_wrap=not number)
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))  # brackets are no markup
         console.print(table)
         for note in self.notes:
             console.print(note, highlight=False, markup=False)
@@ -67,10 +70,10 @@ def accuracy_table(groups: Sequence[Group]) -> ResultTable:
     rows = []
     for group in groups:
         cells = [mean_and_deviation(list(group.values(name).values())) for name in names]
-        rows.append([group.name, *cells, _rise(group)])
+        rows.append([group.name, str(len(group.results)), *cells, _rise(group)])
     return ResultTable(
         f"Accuracy in percent, {_over(groups)}",
-        ["", *names, "rise"],
+        ["", "seeds", *names, "rise"],
         rows,
         [
             *(["Best: the mean after the best round by validation data."] * ("best" in names)),
@@ -107,8 +110,9 @@ def target_table(groups: Sequence[Group], target: float) -> ResultTable:
         f"To {100 * target:.1f} % mean accuracy of the levels",
         ["", "runs that reached it", "rounds", "bytes", "training MACs"],
         rows,
-        ["Means over the runs that reached it, at the tests that were made; bytes both ways, a "
-         "step's MACs as three forward passes."],
+        ["Means over the runs that reached it, at the tests that were made. Bytes are of training, "
+         "both ways, without tests and statistics; MACs are of the replies that were taken, three "
+         "forward passes a step."],
     )  # fmt: skip
 
 
@@ -153,9 +157,9 @@ def difference_of(group: Group, base: Group, score: str) -> Difference | None:
 
 
 def default_target(groups: Sequence[Group]) -> float | None:
-    """Return an accuracy that all groups have reached: the lowest mean, in whole percents."""
-    means = [_mean(group.values("mean").values()) for group in groups if group.values("mean")]
-    return int(100 * min(means)) / 100 if means else None
+    """Return an accuracy that all runs have reached: the lowest last mean, in whole percents."""
+    means = [mean for group in groups for mean in group.values("mean").values()]
+    return math.floor(round(100 * min(means), 6)) / 100 if means else None
 
 
 def mean_and_deviation(shares: Sequence[float]) -> str:

@@ -71,22 +71,25 @@ class Result:
     def rise(self) -> float | None:
         """How much the mean accuracy rose in the last fifth of the rounds, by a straight line.
 
-        None if there were too few tests for one.
+        The line goes through the tests in that fifth, or the last three where there are fewer; None
+        if there were not so many.
         """
         last = self.summary["rounds"]
-        tests = [(r, mean) for r, mean in self.curve if r > last - max(1, last // LAST_PART)]
+        fifth = max(1, last // LAST_PART)
+        within = [test for test in self.curve if test[0] > last - fifth]
+        tests = within if len(within) >= FEWEST_TESTS else self.curve[-FEWEST_TESTS:]
         if len(tests) < FEWEST_TESTS:
             return None
         rounds, means = np.array(tests).T
         slope = np.polynomial.Polynomial.fit(rounds, means, 1).convert().coef[-1]
-        return float(slope * (rounds[-1] - rounds[0]))
+        return float(slope * fifth)
 
     def spent_until(self, target: float) -> Spent | None:
         """Return what training took until the mean accuracy reached a target; None if never."""
         spent = Spent(0, 0, 0)
         for line in self.lines:
             spent = spent.with_round(line)
-            if (line.get("mean") or 0.0) >= target:
+            if (mean := line.get("mean")) is not None and mean >= target:
                 return spent
         return None
 

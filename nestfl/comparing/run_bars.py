@@ -1,7 +1,9 @@
-"""Shows how far a comparison is: a bar for each run on a terminal, else a line for each ended."""
+"""Shows how far a comparison is: a bar for each run on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,18 +16,34 @@ from nestfl.comparing.running import Display, Progress
 from nestfl.comparing.trials import Trial
 from server_app.record.round_line import accuracies_part
 
+PACE = 60.0
+"""Seconds between two lines about the runs that are under way."""
 
-class EndedRuns:
-    """One line for each run that has ended, for a log file or a pipe."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+class ProgressLines:
+    """A line for each run that has ended, and now and then one of the others, for a log file."""
+
+    def __init__(self, console: Console, pace: float = PACE) -> None:
+        self._console, self._pace = console, pace
+        self._told = time.monotonic()
 
     def update(self, progress: Progress, ended: Sequence[Trial]) -> None:
         for trial in ended:
             how = f"failed: {progress.failed[trial]}" if trial in progress.failed else "finished"
-            parts = [f"{_so_far(progress)}, {trial} {how}", left(progress)]
-            self._console.out(", ".join(filter(None, parts)), highlight=False)
+            self._tell(progress, f"{trial} {how}")
+        under_way = [
+            f"{each.trial} round {each.state.round} of {each.state.rounds}"
+            for each in progress.running
+            if each.state.rounds is not None
+        ]
+        if under_way and time.monotonic() - self._told >= self._pace:
+            self._tell(progress, *under_way)
+
+    def _tell(self, progress: Progress, *what: str) -> None:
+        ended = progress.done + len(progress.failed)
+        parts = [f"{ended} of {progress.total} runs", *what, left(progress)]
+        self._console.out(", ".join(filter(None, parts)), highlight=False)
+        self._told = time.monotonic()
 
 
 class RunBars:
@@ -33,15 +51,15 @@ class RunBars:
 
     def __init__(self, console: Console) -> None:
         self._bars = Bars(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
         )
         self._runs: TaskID = self._bars.add_task("runs", total=None, note="")
         self._tasks: dict[Trial, TaskID] = {}
-        self._lines = EndedRuns(self._bars.console)
+        self._lines = ProgressLines(self._bars.console, pace=math.inf)  # the bars tell the rest
 
     def __enter__(self) -> RunBars:
         self._bars.start()
@@ -57,7 +75,9 @@ class RunBars:
                 self._bars.remove_task(self._tasks.pop(trial))
         for each in progress.running:
             if each.trial not in self._tasks:
-                self._tasks[each.trial] = self._bars.add_task(str(each.trial), note="starting")
+                self._tasks[each.trial] = self._bars.add_task(
+                    str(each.trial), total=None, note="starting"
+                )
             state = each.state
             if state.rounds is not None:
                 note = accuracies_part(state.accuracies)
@@ -74,7 +94,7 @@ class RunBars:
 def comparison_display_on(console: Console) -> Iterator[Display]:
     """Show bars on a terminal, lines elsewhere."""
     if not console.is_terminal:
-        yield EndedRuns(console)
+        yield ProgressLines(console)
     else:
         with RunBars(console) as bars:
             yield bars
@@ -84,7 +104,3 @@ def left(progress: Progress) -> str:
     """Tell how long the rest will take; nothing where that is not known."""
     seconds = progress.seconds_left()
     return "" if not seconds else f"{timedelta(seconds=round(seconds))} left"
-
-
-def _so_far(progress: Progress) -> str:
-    return f"run {progress.done + len(progress.failed)} of {progress.total}"

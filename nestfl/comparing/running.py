@@ -28,6 +28,7 @@ PAUSE = 0.2
 """Seconds between two looks at the runs."""
 LAST_WORDS = 3
 """Lines of a failed run's output that are shown."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 """A run of the local engine takes one core: so all cores are busy, and sums have one order."""
 
@@ -37,7 +38,7 @@ class Slots:
     """How many runs there are at a time, and what each is given of this machine."""
 
     jobs: int
-    gpus: int = 0
+    gpus: Sequence[str] = ()
     """Runs take turns in using them, one each."""
     workers: int | None = None
     """Clients at a time, of a run on Ray."""
@@ -45,7 +46,18 @@ class Slots:
     def environment(self, slot: int) -> dict[str, str]:
         """Return what the run in a slot has in its environment besides what this process has."""
         threads = ONE_THREAD if self.workers is None else {}
-        return {**threads, **({"CUDA_VISIBLE_DEVICES": str(slot % self.gpus)} if self.gpus else {})}
+        gpu = {VISIBLE: self.gpus[slot % len(self.gpus)]} if self.gpus else {}
+        return {**threads, **gpu}
+
+
+def visible_gpus(count: int) -> tuple[str, ...]:
+    """Return what the GPUs that this process sees are called, which may be other than 0, 1..."""
+    named = os.environ.get(VISIBLE, "").split(",")
+    return (
+        tuple(named[:count])
+        if len(named) >= count > 0 and named[0]
+        else tuple(map(str, range(count)))
+    )
 
 
 @dataclass
@@ -77,7 +89,7 @@ class Progress:
     failed: dict[Trial, str] = field(default_factory=dict)
     """Why each failed trial did."""
     seconds: list[float] = field(default_factory=list)
-    """That each of the trials of this time took."""
+    """That each of the trials took which have finished this time."""
 
     def seconds_left(self) -> float | None:
         """Return how long the rest will take, at the pace of the runs so far."""
@@ -136,7 +148,7 @@ def _start(
     directory = comparison.directory(trial)
     command = [sys.executable, "-m", "nestfl", "run", "--quiet"]
     if comparison.prepare(trial):
-        command += ["--resume", str(directory)]
+        command += ["--resume", str(directory), f"engine={comparison.engine}"]
     else:
         command += ["--run-dir", str(directory), *trial.overrides]
     if slots.workers is not None:
@@ -157,9 +169,9 @@ def _ended(comparison: Comparison, progress: Progress) -> list[Trial]:
             continue
         each.output.close()
         progress.running.remove(each)
-        progress.seconds.append(time.monotonic() - each.began)
         if code == 0:
             progress.done += 1
+            progress.seconds.append(time.monotonic() - each.began)
         else:
             progress.failed[each.trial] = _last_words(comparison.log(each.trial), code)
         ended.append(each.trial)

@@ -10,16 +10,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from server_app.config.composing import with_absolute_paths
 from server_app.config.typed import ConfigError
 from server_app.report.grouping import in_short
 
 SEED = "seed"
 """The key over whose values results are averaged."""
-OWN_KEYS = ("output", "name", "resume", "engine")
+OWN_KEYS = ("output", "name", "engine")
 """Keys that are the comparison's own, and the same for all its runs."""
 LONGEST_NAME = 120
 """Characters of a trial's name: file systems take some 255."""
@@ -36,13 +39,15 @@ class Trial:
 
     @property
     def overrides(self) -> list[str]:
-        """All that the run is given."""
-        return [*self.fixed, *(f"{key}={value}" for key, value in self.choices.items())]
+        """All that the run is given; its paths do not depend on the working directory."""
+        chosen = (f"{key}={value}" for key, value in self.choices.items())
+        return with_absolute_paths(Path.cwd(), [*self.fixed, *chosen])
 
     @property
     def name(self) -> str:
-        """What tells it from the others, as the name of a folder."""
-        plain = "_".join(f"{key}-{value}" for key, value in self.choices.items())
+        """What tells it from the others, as the name of a folder, in whatever order keys came."""
+        keys = sorted(self.choices, key=lambda key: (key == SEED, key))
+        plain = "_".join(f"{key}-{self.choices[key]}" for key in keys)
         name = re.sub(r"[^\w.-]+", "-", plain)
         return name if name == plain and len(name) <= LONGEST_NAME else _shortened(name, plain)
 
@@ -67,6 +72,8 @@ def expand(overrides: Sequence[str]) -> list[Trial]:
         key, equals, _ = text.partition("=")
         if not equals or not key:
             raise ConfigError(f"{text!r} is no override: expected key=value or key=value,value")
+        if key == "resume":
+            raise ConfigError(f"{text}: a comparison goes on by itself; leave it out")
         if key in values:
             raise ConfigError(f"{key} is given twice: list its values in one, {key}=A,B")
         values[key] = _values(text)
@@ -102,7 +109,7 @@ def comparison_name(trials: Sequence[Trial]) -> str:
     keys = sorted(trials[0].choices)
     other = sorted(text for text in trials[0].fixed if text.partition("=")[0] not in OWN_KEYS)
     digest = hashlib.sha256("\n".join([*keys, "", *other]).encode()).hexdigest()[:8]
-    return _shortened("-".join(["compare", *keys]), None)[:LONGEST_NAME] + f"-{digest}"
+    return "-".join(["compare", *keys])[:LONGEST_NAME] + f"-{digest}"
 
 
 def _values(text: str) -> list[str]:
@@ -111,11 +118,11 @@ def _values(text: str) -> list[str]:
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException:
-        return [value]
+        return value.split(",")  # such as ~/a,~/b
     if not override.is_sweep_override():
         return [value]
     try:
-        values = [str(each) for each in override.sweep_string_iterator()]
+        values = [_plain(each) for each in override.sweep_string_iterator()]
     except (HydraException, AttributeError, ValueError) as error:
         raise ConfigError(f"{text}: expected values, {key}=A,B, or range(0,3)") from error
     repeated = sorted({each for each in values if values.count(each) > 1})
@@ -124,7 +131,24 @@ def _values(text: str) -> list[str]:
     return values
 
 
-def _shortened(name: str, unique: str | None) -> str:
+def _plain(value: str | float) -> str:
+    """Return a value as one types it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def same_value(one: str, other: str) -> bool:
+    """Return whether two texts are the same value: 1e-3 and 0.001 are."""
+    return bool(yaml.safe_load(one) == yaml.safe_load(other)) or _number(one) == _number(other)
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _shortened(name: str, unique: str) -> str:
     """Return a name that is not too long, and still is one's own."""
-    mark = f"-{hashlib.sha256(unique.encode()).hexdigest()[:8]}" if unique else ""
+    mark = f"-{hashlib.sha256(unique.encode()).hexdigest()[:8]}"
     return name[: LONGEST_NAME - len(mark)] + mark

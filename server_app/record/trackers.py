@@ -30,6 +30,10 @@ LONGEST_VALUE = 500
 """Letters of a setting that MLflow takes everywhere."""
 
 
+MOST_SETTINGS = 100
+"""Settings that MLflow takes at once."""
+
+
 class Service(Protocol):
     """A place that a run's numbers are sent to."""
 
@@ -123,7 +127,8 @@ class MLflow:
                 if found
                 else self._client.create_experiment(config.tracker.project)
             )
-        self._run = self._earlier(experiment, config) or self._new(experiment, config, directory)
+            earlier = self._earlier(experiment, config)
+            self._run = earlier or self._new(experiment, config, directory)
 
     def _earlier(self, experiment: str, config: Config) -> str | None:
         """Return the run that is gone on with, if this is a resumed one."""
@@ -134,10 +139,16 @@ class MLflow:
         return None
 
     def _new(self, experiment: str, config: Config, directory: Path) -> str:
+        from mlflow.entities import Param
+
         tags = {RUN_TAG: str(config.run_id)}
         run = self._client.create_run(experiment, tags=tags, run_name=directory.name)
-        for key, value in flat(plain(config)).items():
-            self._client.log_param(run.info.run_id, key, str(value)[:LONGEST_VALUE])
+        settings = [
+            Param(key, str(value)[:LONGEST_VALUE]) for key, value in flat(plain(config)).items()
+        ]
+        for start in range(0, len(settings), MOST_SETTINGS):
+            some = settings[start : start + MOST_SETTINGS]
+            self._client.log_batch(run.info.run_id, params=some)
         return str(run.info.run_id)
 
     def send(self, round: int, values: Mapping[str, float]) -> None:

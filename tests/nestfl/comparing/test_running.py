@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from nestfl.comparing.comparison import Comparison
-from nestfl.comparing.run_bars import EndedRuns, RunBars
-from nestfl.comparing.running import Progress, Running, Slots
+from nestfl.comparing.run_bars import ProgressLines, RunBars
+from nestfl.comparing.running import Progress, Running, Slots, visible_gpus
 from nestfl.comparing.trials import Trial
 from nestfl.watching.progress import RunState
 from server_app.config.typed import ConfigError
@@ -69,21 +69,50 @@ def test_before_any_has_ended_a_run_takes_what_the_slowest_looks_like() -> None:
 
 
 def test_a_run_of_the_local_engine_has_one_thread_and_a_gpu_of_its_own() -> None:
-    given = [Slots(3, gpus=2).environment(slot) for slot in range(3)]
-    assert [each["CUDA_VISIBLE_DEVICES"] for each in given] == ["0", "1", "0"]
+    given = [Slots(3, gpus=("2", "3")).environment(slot) for slot in range(3)]
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in given] == ["2", "3", "2"]
     assert all(each["OMP_NUM_THREADS"] == "1" for each in given)
     assert Slots(1, workers=4).environment(0) == {}
 
 
 def test_each_run_that_ends_is_a_line_where_there_is_no_terminal() -> None:
     text = io.StringIO()
-    display = EndedRuns(Console(file=text, width=200))
+    display = ProgressLines(Console(file=text, width=200))
     progress = Progress(total=3, jobs=1, done=1, waiting=1, seconds=[60.0], failed={TWO: "no disk"})
     display.update(progress, [ONE, TWO])
     assert text.getvalue().splitlines() == [
-        "run 2 of 3, strategy=scalefl finished, 0:01:00 left",
-        "run 2 of 3, strategy=fedavg failed: no disk, 0:01:00 left",
+        "2 of 3 runs, strategy=scalefl finished, 0:01:00 left",
+        "2 of 3 runs, strategy=fedavg failed: no disk, 0:01:00 left",
     ]
+
+
+def test_the_runs_that_are_under_way_are_a_line_now_and_then() -> None:
+    under_way = running(ONE, 42.0)
+    under_way.state.rounds, under_way.state.round = 20, 7
+    progress = Progress(total=3, jobs=1, done=1, running=[under_way], seconds=[60.0])
+    text = io.StringIO()
+    ProgressLines(Console(file=text, width=200), pace=0.0).update(progress, [])
+    ProgressLines(Console(file=text, width=200)).update(progress, [])  # a minute has not passed
+    assert text.getvalue() == "1 of 3 runs, strategy=scalefl round 7 of 20, 0:00:42 left\n"
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        (None, ("0", "1")),
+        ("2,3", ("2", "3")),
+        ("GPU-a,GPU-b", ("GPU-a", "GPU-b")),
+        ("", ("0", "1")),
+    ],
+)
+def test_gpus_are_called_what_they_are_called_here(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, names: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert visible_gpus(2) == names
+    assert visible_gpus(0) == ()
 
 
 def test_a_terminal_shows_the_runs_that_are_under_way_with_their_rounds() -> None:
@@ -109,6 +138,9 @@ def test_a_run_that_another_process_has_is_not_cleared_away(
     comparison = Comparison(tmp_path, [ONE], [])
     directory = comparison.directory(ONE)
     directory.mkdir()
+    (directory / "photo.png").touch()
+    with pytest.raises(ConfigError, match="is no run's: remove it, or give another name="):
+        comparison.prepare(ONE)
     held = Lock(directory / LAUNCHER_LOCK)
     with pytest.raises(ConfigError, match="is in use by process"):
         comparison.prepare(ONE)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from nestfl.comparing.trials import comparison_name, expand, short_name
+from nestfl.comparing.trials import comparison_name, expand, same_value, short_name
 from server_app.config.typed import ConfigError
 
 
@@ -55,6 +57,7 @@ def test_a_list_in_brackets_or_quotes_is_one_value() -> None:
         (["name=a,b"], "name has several values"),
         (["engine=ray,local"], "engine has several values"),
         (["strategy=glob(*)"], "expected values, strategy=A,B"),
+        (["seed=0,1", "resume=runs/a"], "resume=runs/a: a comparison goes on by itself"),
     ],
 )
 def test_what_makes_no_comparison_is_refused(overrides: list[str], message: str) -> None:
@@ -77,6 +80,26 @@ def test_one_more_value_goes_to_the_same_folder_and_another_setting_does_not() -
     more = expand(["seed=0,1,2", "strategy=scalefl,heterofl,fedavg", "rounds=3"])
     other = expand(["strategy=scalefl,heterofl", "seed=0,1", "rounds=4"])
     assert comparison_name(two) == comparison_name(more) != comparison_name(other)
+    assert {trial.name for trial in two} < {trial.name for trial in more}
+
+
+def test_paths_are_absolute_for_every_value(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/someone")
+    given = [trial.overrides[0] for trial in expand(["dataset.path=a,b"])]
+    assert given == [f"dataset.path={tmp_path}/a", f"dataset.path={tmp_path}/b"]
+    given = [trial.overrides[0] for trial in expand(["dataset.path=~/a,~/b"])]
+    assert given == ["dataset.path=/home/someone/a", "dataset.path=/home/someone/b"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [("false", "False", True), ("1e-3", "0.001", True), ("0.1", "0.10", True), ("a", "b", False)],
+)
+def test_values_are_the_same_however_they_are_typed(one: str, other: str, same: bool) -> None:
+    assert same_value(one, other) is same
 
 
 def test_short_names_leave_out_what_goes_without_saying() -> None:
