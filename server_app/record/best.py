@@ -64,7 +64,7 @@ class BestCheckpoint:
         if asked is not None and not self._warned:
             self._warned = True
             log.warning(
-                "round %d has no validation score, so it cannot be the best: %d of %d clients "
+                "no validation score after round %d, so it cannot be the best: %d of %d clients "
                 "answered, and nobody of one level at least",
                 *(metrics["round"], asked["answered"], asked["asked"]),
             )

@@ -128,7 +128,9 @@ def test_a_failed_run_is_reported_and_does_not_stop_the_others(tmp_path: Path) -
     assert "nowhere does not exist" in done.stderr
     found = json.loads((tmp_path / "runs" / "small" / "table.json").read_text())
     assert [group["choices"]["dataset.path"] for group in found["groups"]] == ["null"]
-    assert "1 of 2 runs are not in these tables" in done.stdout
+    told = "1 of 2 runs have not finished, and are not in these tables: dataset.path=nowhere"
+    assert found["warnings"][0] == told
+    assert told in done.stdout
 
 
 def test_runs_of_other_settings_are_not_taken_for_this_comparisons(uninterrupted: Path) -> None:
@@ -152,6 +154,7 @@ def test_a_comparison_that_is_under_way_cannot_be_started_again(uninterrupted: P
     [
         (["strategy=scalefl,herofl"], "strategy=herofl: unknown strategy 'herofl'; did you mean"),
         (["rounds=3"], "nothing to compare"),
+        (["seed=0,1", "output=..", "name=full"], "is there, and no comparison: give another name="),
         (["seed=0,1", "--baseline", "strategy=fedavg"], "none, seed alone has several values"),
         (
             ["strategy=scalefl,fedavg", "--baseline", "strategy=heterofl"],
@@ -162,7 +165,11 @@ def test_a_comparison_that_is_under_way_cannot_be_started_again(uninterrupted: P
 def test_wrong_comparisons_are_refused_before_anything_runs(
     tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    done = compare(tmp_path, *arguments)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "photo.png").touch()
+    (tmp_path / "here").mkdir()
+    done = compare(tmp_path / "here", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
-    assert not list(tmp_path.glob("runs/*/*/*"))
+    assert not list(tmp_path.glob("here/runs"))  # nothing was made
+    assert [file.name for file in (tmp_path / "full").iterdir()] == ["photo.png"]

@@ -58,9 +58,9 @@ def test_a_budget_comes_to_what_answering_with_it_does(
 
 
 def test_a_server_without_validation_data_says_so_and_goes_on(
-    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logging.getLogger("flwr").propagate = True
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)  # to pytest
     with caplog.at_level(logging.INFO, "flwr"):
         config = compose(f"{SMALL} output={tmp_path} name=run dataset.validation=0 rounds=1")
         server.run(LocalGrid(4), config)

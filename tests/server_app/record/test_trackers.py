@@ -147,11 +147,11 @@ class FailsInRoundTwo:
 
 
 def test_a_tracker_that_fails_is_told_of_once_and_left_alone(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = FailsInRoundTwo()
     tracker = Tracker(service)
-    logging.getLogger("flwr").propagate = True
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)  # to pytest
     with caplog.at_level(logging.WARNING, "flwr"):
         for number in (1, 2, 3):
             tracker.finished_round({"round": number, "mean": 0.5})

@@ -47,7 +47,8 @@ def test_the_start_from_pre_trained_weights_is_evaluated_as_round_0(
     assert lines[0]["worst"] <= lines[0]["mean"]
     assert "levels" not in lines[1]  # evaluate.every=0
     files = [file.name for file in (tmp_path / "run" / "checkpoints").iterdir()]
-    assert sorted(files) == ["round-000001.safetensors", "round-000002.safetensors"]
+    newest = ["round-000001.safetensors", "round-000002.safetensors"]
+    assert sorted(files) == ["best.safetensors", *newest]
 
 
 def test_a_start_from_chance_has_no_round_0(federate: Federate) -> None:
