@@ -91,7 +91,8 @@ def main(grid, context):
         replies = list(grid.send_and_receive(messages))
         of = len(nodes)
         tell("progress.jsonl", {"event": "reply", "round": number, "done": of, "of": of})
-        (run_dir / "round.safetensors").write_bytes(b"")
+        (run_dir / "checkpoints").mkdir(exist_ok=True)
+        (run_dir / "checkpoints" / "round-000001.safetensors").write_bytes(b"")
         clients = {"sampled": of, "replied": len(replies), "refused": 0, "failed": 0}
         levels = {"1": {"accuracy": number / 4, "exits": {}}}
         tell("metrics.jsonl", {"round": number, "seconds": 1, "clients": clients, "levels": levels})
@@ -246,7 +247,7 @@ def test_ctrl_c_stops_all_and_says_how_to_go_on(tiny: TinyApp) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err.startswith("nestfl run: stopped after round ")
-    assert str(tiny.run_dir / "round.safetensors") in err
+    assert str(tiny.run_dir / "checkpoints" / "round-000001.safetensors") in err
     assert "nestfl run --resume" in err
     tiny.assert_nothing_is_left()
 
