@@ -233,7 +233,7 @@ def test_a_round_outlives_a_node_that_is_killed_in_it(fleet: Fleet, whole: Path)
     deadline = round(15 + 1.5 * rounds_of(whole)[0]["seconds"])
     before = trainings(fleet, "a")
     run = fleet.submit("killed", f"rounds=2 deadline={deadline}")
-    wait_until(lambda: trainings(fleet, "a") > before, 200)
+    wait_until(lambda: trainings(fleet, "a") > before, 400)
     kill_supernode(fleet.processes["a"])
     assert run.wait(400) == 0
     rounds = rounds_of(fleet.record("killed"))
