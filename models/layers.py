@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 NormKind = Literal["bn", "bn-running", "bn-static", "gn"]
 ScalerKind = Literal["none", "train", "always"]
 HeadKind = Literal["conv", "pool"]
+StepKind = Literal["none", "learnable", "constant"]
 
 
 class StaticBatchNorm2d(nn.BatchNorm2d):
@@ -69,6 +71,26 @@ def choose_scaler(kind: ScalerKind, share: float) -> nn.Module:
     if kind not in ("none", "train", "always"):
         raise ValueError(f"unknown scaler {kind!r}; choose from none, train, always")
     return nn.Identity() if kind == "none" or share == 1 else Scaler(share, kind == "always")
+
+
+def give_step(block: nn.Module, name: str, kind: StepKind) -> None:
+    """Give a block the step size of a residual branch, under a name that ends with `step` (NeFL).
+
+    It starts at 1, and is a parameter, or a constant that is sent with the weights.
+    """
+    if kind not in ("none", "learnable", "constant"):
+        raise ValueError(f"unknown steps {kind!r}; choose from none, learnable, constant")
+    if kind == "constant":
+        block.register_buffer(name, torch.ones(()))
+    elif kind == "learnable":
+        block.register_parameter(name, nn.Parameter(torch.ones(())))
+    else:
+        block.register_parameter(name, None)
+
+
+def stepped(branch: Tensor, step: Tensor | None) -> Tensor:
+    """Return a residual branch times its step size, if it has one."""
+    return branch if step is None else step * branch
 
 
 def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from models.families import SlicedNetwork
-from models.slicing import Slice, State, is_running_statistic
+from models.slicing import Slice, State, is_running_statistic, is_step_size
 from models.task import Task
 
 WRAPPERS = ("module.", "bert.")
@@ -61,9 +61,10 @@ def load_pretrained(task: Task, net: SlicedNetwork, weights: State) -> None:
 
 
 def _heads(task: Task, net: SlicedNetwork) -> set[str]:
-    """Return the tensors that belong to a task rather than to the network."""
+    """Return the tensors that belong to a task rather than to the network: step sizes, too."""
     state, plain = net.state_dict(), task.build(Slice(), "meta").state_dict()
-    return (state.keys() - plain.keys()) | task.class_rows(Slice())
+    own = {name for name in plain if is_step_size(name)}
+    return (state.keys() - plain.keys()) | task.class_rows(Slice()) | own
 
 
 def _name_in(state: State, name: str) -> str:

@@ -21,11 +21,14 @@ from models.layers import (
     Norm,
     NormKind,
     ScalerKind,
+    StepKind,
     choose_norm,
     choose_scaler,
     conv3x3,
     exit_head,
+    give_step,
     initialise,
+    stepped,
 )
 from models.slicing import Slice, check_stages
 
@@ -101,7 +104,9 @@ class SkippedBlock(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions beside a shortcut; a step size may multiply them (NeFL)."""
+
+    step: Tensor | None
 
     def __init__(
         self,
@@ -110,6 +115,7 @@ class BasicBlock(nn.Module):
         downsample: nn.Module | None,
         norm: Norm,
         scale: nn.Module,
+        steps: StepKind = "none",
     ) -> None:
         super().__init__()
         self.conv1 = conv3x3(channels.in_, channels.out, stride)
@@ -118,10 +124,11 @@ class BasicBlock(nn.Module):
         self.bn2 = norm(channels.out)
         self.downsample = downsample
         self.scale = scale
+        give_step(self, "step", steps)
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.bn1(self.scale(self.conv1(x))))
-        y = self.bn2(self.scale(self.conv2(y)))
+        y = stepped(self.bn2(self.scale(self.conv2(y))), self.step)
         return F.relu(y + (x if self.downsample is None else self.downsample(x)))
 
 
@@ -139,11 +146,13 @@ class ResNet(SlicedNetwork):
         norm: NormKind = "bn",
         scaler: ScalerKind = "none",
         head: HeadKind = "conv",
+        steps: StepKind = "none",
     ) -> None:
         super().__init__()
         check_stages(slice, architecture.blocks)
         self.architecture, self.slice = architecture, slice
         self.norm, self.scaler, self.shortcut = choose_norm(norm), scaler, shortcut
+        self.steps: StepKind = steps
         self.depth = slice.exits[-1] if slice.exits else architecture.units
         self._build_stem(stem, in_channels)
         for stage in range(len(architecture.blocks)):
@@ -192,10 +201,9 @@ class ResNet(SlicedNetwork):
             stride = 2 if source != stage else 1
             downsample = self._shortcut(stage, channels) if source != stage else None
             if self.slice.blocks is None or block in self.slice.blocks[stage]:
-                yield (
-                    str(block),
-                    BasicBlock(channels, stride, downsample, self.norm, self._scaler(stage)),
-                )
+                scale = self._scaler(stage)
+                kept = BasicBlock(channels, stride, downsample, self.norm, scale, self.steps)
+                yield str(block), kept
             elif downsample is not None:
                 yield str(block), SkippedBlock(downsample)
 

@@ -195,6 +195,11 @@ def is_running_statistic(name: str) -> bool:
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
+def is_step_size(name: str) -> bool:
+    """Return whether a tensor is the step size of a residual branch (NeFL)."""
+    return name.rpartition(".")[2].endswith("step")
+
+
 def slice_map(
     full: nn.Module,
     part: nn.Module,
