@@ -199,4 +199,5 @@ for _name, _architecture in {
     "bert-tiny": Architecture(2, 128, 2, 512),
     "minilm": Architecture(6, 384, 12, 1536),  # Wang et al., MiniLM
 }.items():
-    register(_name, _architecture.layers, reads="tokens")(partial(Bert, _architecture))
+    _layers = _architecture.layers
+    register(_name, _layers, reads="tokens", stages=(_layers,))(partial(Bert, _architecture))

@@ -240,4 +240,6 @@ def _check(slice: Slice) -> None:
             )
 
 
-register("efficientnet_b4", len(UNITS))(EfficientNet)
+register("efficientnet_b4", len(UNITS), stages=tuple(stage.blocks for stage in STAGES))(
+    EfficientNet
+)

@@ -53,6 +53,8 @@ class Family:
     own_exits: tuple[int, ...] = ()
     """Early exits that are part of the network as it was published, and of what it costs."""
     reads: InputKind = "images"
+    stages: tuple[int, ...] = ()
+    """Residual blocks of each stage, any of which a slice may lack; none where all are needed."""
 
     @property
     def options(self) -> list[str]:
@@ -65,7 +67,11 @@ _FAMILIES: dict[str, Family] = {}
 
 
 def register(
-    name: str, units: int, own_exits: tuple[int, ...] = (), reads: InputKind = "images"
+    name: str,
+    units: int,
+    own_exits: tuple[int, ...] = (),
+    reads: InputKind = "images",
+    stages: tuple[int, ...] = (),
 ) -> Callable[[Constructor], Constructor]:
     """Offer a constructor under a name.
 
@@ -75,7 +81,7 @@ def register(
     def add(construct: Constructor) -> Constructor:
         if name in _FAMILIES:
             raise ValueError(f"a model named {name!r} is registered already")
-        _FAMILIES[name] = Family(construct, units, own_exits, reads)
+        _FAMILIES[name] = Family(construct, units, own_exits, reads, stages)
         return construct
 
     return add

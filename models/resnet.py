@@ -229,7 +229,8 @@ class ResNet(SlicedNetwork):
 
 
 def _register(name: str, architecture: Architecture) -> None:
-    register(name, architecture.units)(partial(ResNet, architecture))
+    made = partial(ResNet, architecture)
+    register(name, architecture.units, stages=architecture.blocks)(made)
 
 
 for _depth in (20, 32, 44, 56, 110):

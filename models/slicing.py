@@ -66,6 +66,12 @@ class Slice:
         kept = math.floor(exact + 1e-6) if self.rounding == "floor" else math.ceil(exact - 1e-6)
         return max(1, kept)
 
+    def kept_units(self, units: int) -> int:
+        """Return how many of a network's `units` the slice holds."""
+        if self.blocks is not None:
+            return sum(map(len, self.blocks))
+        return self.exits[-1] if self.exits else units
+
 
 def check_stages(slice: Slice, blocks: Sequence[int]) -> None:
     """Raise `SliceError` if a network with so many blocks in each stage has no such slice."""

@@ -78,9 +78,13 @@ class FleetConfig:
     """Of the tiers, as shares of the full model, the smallest first."""
     shares: tuple[float, ...] = (1.0,)
     """How many of the clients are in each tier, relative to the others."""
+    spread: int = 0
+    """By how many tiers the level that a client trains may be off its own: where it is more than 0,
+    every round draws it anew (NeFL, B.5)."""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "clients")
+        check_least(self, 0, "spread")
         if not rises_to_one((*self.budgets, 1.0)):
             raise ValueError(
                 f"budgets are {list(self.budgets)}: expected to rise from above 0 to 1"

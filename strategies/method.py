@@ -22,11 +22,11 @@ from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.update import Update
 from strategies.assignment import Assignment
 from strategies.federation import Federation, FederationError
-from strategies.fleet.client_levels import budget_of, level_of
+from strategies.fleet.client_levels import budget_of, level_of, levels_near
 from strategies.fleet.coverage import Coverage
 from strategies.fleet.enrolment import Client
 from strategies.fleet.roster import Roster
-from strategies.fleet.sampling import sampled
+from strategies.fleet.sampling import drawn, sampled
 from strategies.levels.planning import Level, cluster_budgets
 from strategies.levels.submodels import Cut, Submodels
 from strategies.method_settings import MethodSettings, PlannedSettings
@@ -82,8 +82,8 @@ class Method:
         return level_of(client, self.levels, self.federation.fleet, self.settings)
 
     def levels_of(self, client: Client) -> Collection[Level]:
-        """Return the levels that a client may be assigned: where it is one of several, all."""
-        return [self.level_of(client)]
+        """Return the levels that a client may be assigned: its own, or those near it."""
+        return levels_near(client, self.levels, self.level_of(client), self.federation.fleet)
 
     def window_of(self, client: int, round: int) -> Window:
         """Return which channels a client's slice keeps in a round."""
@@ -104,7 +104,13 @@ class Method:
 
     def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
         """Return what the sampled clients train in this round."""
-        return [Assignment(client, self.cut_of(client, round)) for client in clients]
+        return [
+            Assignment(
+                client,
+                Cut(self.drawn_level(client, round), self.window_of(client.number, round)),
+            )
+            for client in clients
+        ]
 
     def aggregator(self) -> Aggregator:
         """Return what folds a round's updates: by default what the config chooses."""
@@ -131,6 +137,12 @@ class Method:
     def cut_of(self, client: Client, round: int) -> Cut:
         """Return what a client holds in a round: its level, through its window."""
         return Cut(self.level_of(client), self.window_of(client.number, round))
+
+    def drawn_level(self, client: Client, round: int) -> Level:
+        """Return the level that a client trains in a round: one of those it may be assigned."""
+        choices = list(self.levels_of(client))
+        weights = [1.0] * len(choices)
+        return choices[drawn(weights, self.federation.seed, round, client.number)]
 
     def network(self, level: int) -> nn.Module:
         """Return a level's network with its part of the global state."""

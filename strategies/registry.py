@@ -10,6 +10,7 @@ METHODS = {
     "decoupled": "strategies.methods.decoupled:Decoupled",
     "fedavg": "strategies.methods.fedavg:FedAvg",
     "heterofl": "strategies.methods.heterofl:HeteroFL",
+    "nefl": "strategies.methods.nefl:NeFL",
     "scalefl": "strategies.methods.scalefl:ScaleFL",
 }
 """Where each is; it is imported when it is used."""

@@ -209,6 +209,7 @@ def _composed(chosen: list[_Override]) -> DictConfig:
             config = hydra_compose("config", [f"{group}={name}" for group, name in names.items()])
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"conf/ cannot be read: {' '.join(str(error).split())}") from error
+    _check_submodels(config, names.get("submodels", "none"))
     _merge_per_strategy(config)
     _complete_model(config)
     _complete_strategy(config)
@@ -222,6 +223,16 @@ def _own_scale(names: Mapping[str, str]) -> dict[str, str]:
     """
     own = f"{names.get('scale')}/{names.get('experiment')}"
     return {"scale": own} if (CONF / "scale" / f"{own}.yaml").is_file() else {}
+
+
+def _check_submodels(config: DictConfig, chosen: str) -> None:
+    """Raise where submodels were asked for that the strategy would not use."""
+    meant = list(config.get("per_strategy", {}))
+    if chosen != "none" and config.strategy.name not in meant:
+        raise ConfigError(
+            f"submodels={chosen} with strategy={config.strategy.name}: they are made for "
+            f"{' and '.join(meant)}; leave them out, or choose that strategy"
+        )
 
 
 def _merge_per_strategy(config: DictConfig) -> None:

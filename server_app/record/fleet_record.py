@@ -162,7 +162,7 @@ def _level(method: Method, level: Level, whole: int) -> LevelFacts:
     form = method.submodels.at(level).form.values()
     return {
         "number": level.number,
-        "depth": exits[-1],
+        "depth": level.slice.kept_units(task.units),
         "units": task.units,
         "width": list(width) if isinstance(width, tuple) else width,
         "exits": exits,

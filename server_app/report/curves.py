@@ -162,7 +162,7 @@ def _dots(group: Group, colour: int | None) -> list[Dot]:
         for unit in tested.get("exits", {}):
             pick = partial(_exit_accuracy, level=level, unit=unit)
             known = [value for run in group.runs if (value := pick(run.summary)) is not None]
-            macs, own = facts["exit_macs"].get(unit), unit == str(facts["depth"])
+            macs, own = facts["exit_macs"].get(unit), unit == str(facts["exits"][-1])
             if macs is None or not known:
                 continue
             what = f"level {level}" if own else f"exit {unit} of level {level}"

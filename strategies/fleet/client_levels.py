@@ -22,6 +22,18 @@ def level_of(
     return fitting[-1] if fitting else levels[0]
 
 
+def levels_near(
+    client: Client, levels: Sequence[Level], own: Level, fleet: FleetConfig
+) -> Sequence[Level]:
+    """Return the levels that a client may train: its own, and those within the fleet's spread.
+
+    A device that says what it affords is given nothing larger.
+    """
+    place = levels.index(own)
+    above = fleet.spread if client.profile.budget is None else 0
+    return levels[max(0, place - fleet.spread) : place + above + 1]
+
+
 def budget_of(client: Client, fleet: FleetConfig) -> float:
     """Return the share of the full model that a client affords, by its own word or its tier's."""
     budget = client.profile.budget

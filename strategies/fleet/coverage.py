@@ -84,8 +84,10 @@ def _describe_levels(federation: Federation, settings: MethodSettings, coverage:
         log.info(
             "level %d: %d units of width %s, %.3g of the full cost, %d clients",
             level.number,
-            level.slice.exits[-1] if level.slice.exits else federation.task.units,
-            f"{level.slice.width:g}" if isinstance(level.slice.width, float) else level.slice.width,
+            level.slice.kept_units(federation.task.units),
+            f"{level.slice.width:.3g}"
+            if isinstance(level.slice.width, float)
+            else level.slice.width,
             level.cost.of(settings.cost) / full,
             coverage.held[level.number],
         )

@@ -58,6 +58,14 @@ def cost(task: Task, slice: Slice = Slice(), batch: int = 1) -> Cost:  # noqa: B
     return replace(found, memory=found.memory * batch // run)
 
 
+def price_of(task: Task, slice: Slice, kind: CostKind) -> int:
+    """Return one kind of a slice's cost, for searches: parameters are counted without a pass."""
+    if kind == "parameters":
+        net = task.build(slice, device="meta")
+        return sum(parameter.numel() for parameter in net.parameters())
+    return cost(task, slice).of(kind)
+
+
 def training_memory(cost: Cost, train: TrainSettings) -> int:
     """Return the bytes that training takes: weights, gradients, the optimiser, activations."""
     states = 2 if train.optimizer == "adamw" else int(train.momentum > 0)

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -25,12 +25,10 @@ from models.families import SlicedNetwork
 from models.slicing import SliceMap
 from protocol.records import Trained
 from strategies.aggregation.update import RefusedUpdateError, Update
-from strategies.assignment import Assignment
 from strategies.base import NestedStrategy
 from strategies.fleet.enrolment import Client
 from strategies.fleet.sampling import drawn
 from strategies.levels.planning import Level
-from strategies.levels.submodels import Cut
 from strategies.method_settings import PlannedSettings
 from training.local_training import LocalTraining
 from training.placement import PlacedNetwork
@@ -93,20 +91,17 @@ class HeteroFL(NestedStrategy):
         state = {name: t[rows] if name in names else t for name, t in update.state.items()}
         return replace(update, state=state, map=_with_rows(update.map, names, classes))
 
-    def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
-        """Return each client with its level, its own or a drawn one."""
-        if not self.settings.dynamic:
-            return super().assign(round, clients)
-        return [Assignment(client, Cut(self._drawn_level(client, round))) for client in clients]
-
     def levels_of(self, client: Client) -> Collection[Level]:
         """Return the levels that a client may draw: a device knows best what it affords."""
-        own = self.level_of(client)
         if not self.settings.dynamic:
-            return [own]
+            return super().levels_of(client)
+        own = self.level_of(client)
         return self.levels if client.profile.budget is None else self.levels[: own.number]
 
-    def _drawn_level(self, client: Client, round: int) -> Level:
+    def drawn_level(self, client: Client, round: int) -> Level:
+        """Return a level as often as the fleet has clients of it, if levels are drawn."""
+        if not self.settings.dynamic:
+            return super().drawn_level(client, round)
         fleet = Counter(self.level_of(each).number for each in self.clients.values())
         choices = list(self.levels_of(client))
         weights = [fleet[level.number] for level in choices]

@@ -1,0 +1,210 @@
+"""Submodels of chosen blocks and widths (NeFL, section 4.1): as patterns say, or found for ratios.
+
+A pattern has a group of digits for each stage of a network and a digit for each of its blocks:
+`11 10` keeps both blocks of the first stage and the first one of the second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+from models.families import family
+from models.slicing import Rounding, Slice
+from models.task import Task
+from strategies.levels.cost import CostKind, cost, price_of
+from strategies.levels.planning import Level, PlanError
+
+CutKind = Literal["width", "depth", "both", "prefix"]
+"""What submodels lack: channels (NeFL-W), blocks of each stage (NeFL-D), both (NeFL-WD), or all
+blocks after a first part (what NeFL runs as DepthFL)."""
+Kept = tuple[tuple[int, ...], ...]
+"""The blocks kept of each stage."""
+
+WIDTH_STEPS = 200
+"""Widths that are tried lie this many to the whole one."""
+
+
+def read_pattern(pattern: str, model: str) -> Kept:
+    """Return the blocks that a pattern keeps, or raise `PlanError` if the model has no such."""
+    stages, groups = family(model).stages, pattern.split()
+    if [*map(len, groups)] != [*stages] or set(pattern) - {"0", "1", " "}:
+        form = " ".join("1" * blocks for blocks in stages)
+        raise PlanError(
+            f"pattern {pattern!r}: expected a 0 or 1 for each block of {model}, such as {form!r}"
+            if stages
+            else f"pattern {pattern!r}: {model} has no blocks that a submodel may lack"
+        )
+    return tuple(
+        tuple(block for block, digit in enumerate(group) if digit == "1") for group in groups
+    )
+
+
+def euler_steps(kept: Kept, stages: Sequence[int]) -> list[int]:
+    """Return each kept block's step, which takes those of the blocks skipped right behind it."""
+    return [
+        after - block
+        for blocks, count in zip(kept, stages, strict=True)
+        for block, after in zip(blocks, [*blocks[1:], count], strict=True)
+    ]
+
+
+def patterned_levels(
+    task: Task, kept: Sequence[Kept | None], widths: Sequence[float], rounding: Rounding
+) -> list[Level]:
+    """Return the levels of these blocks (None: of all) and widths, the smallest first."""
+    slices = [
+        Slice(width=width, blocks=blocks, rounding=rounding)
+        for blocks, width in zip(kept, widths, strict=True)
+    ]
+    return [_level(task, number, each) for number, each in enumerate(slices, 1)]
+
+
+def search_patterns(
+    task: Task,
+    ratios: Sequence[float],
+    cut: CutKind,
+    tolerance: float,
+    kind: CostKind,
+    rounding: Rounding,
+) -> list[Level]:
+    """Return levels that cost these shares of the full model, the last of which is 1.
+
+    Where both are cut, each stage keeps the ratio's root of its blocks (section 4.1: gamma_D is
+    gamma_W), as near as can be, and the width makes up for the rest.
+    """
+    if cut != "width" and not family(task.model).stages:
+        raise PlanError(
+            f"{task.model} has no blocks that a submodel may lack: cut its width, or choose "
+            "another model"
+        )
+    whole = cost(task, task.whole).of(kind)
+    levels = []
+    for number, ratio in enumerate(ratios, 1):
+        target, held = ratio * whole, Slice(rounding=rounding)
+        if ratio < 1 and cut == "both":
+            held = replace(held, blocks=_balanced(task, ratio))
+        elif ratio < 1 and cut != "width":
+            held = replace(held, blocks=_search_blocks(task, held, target, cut, tolerance, kind))
+        if ratio < 1 and cut in ("width", "both"):
+            held = _search_width(task, held, target, kind)
+        level = _level(task, number, held)
+        excess = level.cost.of(kind) / target - 1
+        if abs(excess) > tolerance:
+            raise PlanError(
+                f"level {number} of {task.model}: no submodel costs {ratio:g} of the full model's "
+                f"{whole:,} {kind} within {tolerance:g}; the closest is at {1 + excess:.3f} of the "
+                "target"
+            )
+        levels.append(level)
+    return levels
+
+
+def _level(task: Task, number: int, held: Slice) -> Level:
+    """Return a level that answers with the network's own head, and its own exits if it has any."""
+    counted = replace(held, exits=task.whole.exits or (task.units,))
+    return Level(number, replace(counted, exits=(task.units,)), counted, cost(task, counted))
+
+
+def _search_width(task: Task, held: Slice, target: float, kind: CostKind) -> Slice:
+    """Return the slice at the width whose cost is closest to the target: cost rises with width."""
+
+    def price(step: int) -> int:
+        return price_of(task, replace(held, width=step / WIDTH_STEPS), kind)
+
+    low, high = 1, WIDTH_STEPS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if price(middle) <= target else (low, middle)
+    closest = min((low, high), key=lambda step: abs(price(step) - target))
+    return replace(held, width=closest / WIDTH_STEPS)
+
+
+def _balanced(task: Task, ratio: float) -> Kept:
+    """Return the first blocks of each stage, as many as the ratio's root says, at least one."""
+    stages = family(task.model).stages
+    return tuple(tuple(range(max(1, round(math.sqrt(ratio) * blocks)))) for blocks in stages)
+
+
+def _search_blocks(
+    task: Task, held: Slice, target: float, cut: CutKind, tolerance: float, kind: CostKind
+) -> Kept:
+    """Return the blocks with which a slice costs the target, or what is closest to it.
+
+    Of those within the tolerance they are of as many stages as can be, then of shares of the
+    stages that are most alike, then the closest.
+    """
+    stages = family(task.model).stages
+    prices = _prices(task, held, stages, kind)
+    counts = _prefixes(stages) if cut == "prefix" else product(*(range(n + 1) for n in stages))
+    found = [_Candidate(each, stages, prices.of(each) / target - 1) for each in counts]
+    fitting = [each for each in found if abs(each.excess) <= tolerance]
+    best = (
+        min(fitting, key=lambda each: each.rank)
+        if fitting
+        else min(found, key=lambda each: abs(each.excess))
+    )
+    return tuple(tuple(range(kept)) for kept in best.counts)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """So many first blocks of each stage, and by how much they miss the target."""
+
+    counts: tuple[int, ...]
+    stages: tuple[int, ...]
+    excess: float
+
+    @property
+    def rank(self) -> tuple[int, float, float]:
+        shares = [kept / count for kept, count in zip(self.counts, self.stages, strict=True)]
+        empty = self.counts.count(0)
+        return (empty, round(max(shares) - min(shares), 9), round(abs(self.excess), 9))
+
+
+@dataclass(frozen=True)
+class _Prices:
+    """What a network costs without blocks, and each stage's first block and any other more."""
+
+    empty: int
+    first: tuple[int, ...]
+    other: tuple[int, ...]
+
+    def of(self, counts: Sequence[int]) -> int:
+        each = zip(counts, self.first, self.other, strict=True)
+        return self.empty + sum(first + (n - 1) * other for n, first, other in each if n)
+
+
+def _prices(task: Task, held: Slice, stages: Sequence[int], kind: CostKind) -> _Prices:
+    """Price blocks by what the network costs with and without: those behind a first are alike."""
+
+    def price(counts: Sequence[int]) -> int:
+        blocks = tuple(tuple(range(kept)) for kept in counts)
+        return price_of(task, replace(held, blocks=blocks), kind)
+
+    def alone(stage: int, kept: int) -> int:
+        return price([kept if each == stage else 0 for each in range(len(stages))])
+
+    empty = price([0] * len(stages))
+    ones = [alone(stage, 1) for stage in range(len(stages))]
+    twos = [alone(stage, min(2, count)) for stage, count in enumerate(stages)]
+    return _Prices(
+        empty,
+        tuple(one - empty for one in ones),
+        tuple(two - one for one, two in zip(ones, twos, strict=True)),
+    )
+
+
+def _prefixes(stages: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield the counts of the first 0, 1, ... blocks of the whole network."""
+    for kept in range(sum(stages) + 1):
+        before = [sum(stages[:stage]) for stage in range(len(stages))]
+        yield tuple(min(n, max(0, kept - b)) for n, b in zip(stages, before, strict=True))
+
+
+def width_of(gamma: float) -> float:
+    """Return the share of the channels that keeps a share `gamma` of the parameters."""
+    return math.sqrt(gamma)

@@ -1,0 +1,145 @@
+"""NeFL (Kang et al.: "Nested Federated Learning for Heterogeneous Clients"), and its ablation.
+
+- Submodels lack channels (NeFL-W), residual blocks (NeFL-D) or both (NeFL-WD): section 4.1. Blocks
+  that are skipped need not be the last ones, and are absent: not built, not sent, not computed.
+- A step size multiplies each residual branch, as in a solver of differential equations that takes
+  fewer, larger steps (section 3). Steps are learnt, or constant (N/L); they start at 1 (NeFL-D), or
+  a block starts with those of the blocks skipped behind it, too (NeFL-D_O).
+- Algorithm 2: parameters are averaged over the submodels that hold them (NeFedAvg, the base's
+  nested mean); inconsistent ones (batch norms, step sizes) are kept for each submodel (FedAvg).
+- In a dynamic fleet clients draw a submodel near their tier's in each round (B.5): `fleet.spread`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from models import State, Task, family, names
+from models.slicing import Rounding, is_running_statistic, is_step_size
+from models.tensor_kinds import tensors_of
+from strategies.base import NestedStrategy
+from strategies.federation import Federation, ModelConfig, rises_to_one
+from strategies.levels.patterns import (
+    CutKind,
+    euler_steps,
+    patterned_levels,
+    read_pattern,
+    search_patterns,
+    width_of,
+)
+from strategies.levels.planning import Level
+from strategies.method_settings import PlannedSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeFLSettings(PlannedSettings):
+    """NeFL's settings: submodels of `patterns` and `gamma_w`, `widths`, or found for `ratios`."""
+
+    name: str = "nefl"
+    rounding: Rounding = "ceil"
+    norm: str | None = "bn-running"
+    cut: CutKind = "both"
+    """What submodels that are found for ratios lack: width (NeFL-W) | depth (NeFL-D) | both
+    (NeFL-WD) | prefix (all blocks after a first part: what NeFL runs as DepthFL)."""
+    patterns: tuple[str, ...] | None = None
+    """The blocks that each submodel keeps, the smallest first: a 0 or 1 each, a group a stage."""
+    gamma_w: tuple[float, ...] | None = None
+    """What each submodel's width leaves of the parameters: it keeps the root of the channels."""
+    steps: Literal["learnable", "constant"] = "learnable"
+    first_steps: Literal["one", "euler"] = "one"
+    """What step sizes start from: 1, or with `euler` as many as blocks are skipped behind more."""
+    inconsistent: tuple[str, ...] = ("batch-norm", "step")
+    """What each submodel has of its own: batch-norm, layer-norm, group-norm, step, or tensors by
+    name (`fc.*`). Batch norm's statistics always are."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.splits:
+            raise ValueError(
+                "splits end in early exits, which NeFL has not: give ratios, widths, patterns or "
+                "gamma_w"
+            )
+        if self.gamma_w and not rises_to_one(self.gamma_w):
+            raise ValueError(
+                f"gamma_w is {list(self.gamma_w)}: expected to rise from above 0 to 1, the full "
+                "model"
+            )
+        if self.gamma_w and self.patterns and len(self.gamma_w) != len(self.patterns):
+            raise ValueError(
+                f"{len(self.gamma_w)} of gamma_w, but {len(self.patterns)} patterns: expected one "
+                "of each for a submodel"
+            )
+
+    def complete(self, model: ModelConfig) -> ModelConfig:
+        """Return the model with step sizes, where it can have them."""
+        asked = {"steps": self.steps} if "steps" in family(model.name).options else {}
+        completed = super().complete(model)
+        return replace(completed, options={**asked, **completed.options})
+
+    def check(self, federation: Federation) -> None:
+        """Raise `ValueError` for patterns, steps or rules that the network has no place for."""
+        super().check(federation)
+        model = federation.model.name
+        for pattern in self.patterns or ():
+            read_pattern(pattern, model)
+        if self.patterns and "0" in self.patterns[-1]:
+            raise ValueError(
+                f"the last pattern is {self.patterns[-1]!r}: expected the full model, without a 0"
+            )
+        if "steps" not in family(model).options and (
+            self.steps == "learnable" or self.first_steps == "euler"
+        ):
+            able = [name for name in names() if "steps" in family(name).options]
+            raise ValueError(
+                f"steps are {self.steps}, but {model} has no step sizes: choose steps=constant and "
+                f"first_steps=one, or a model of {', '.join(able)}"
+            )
+        tensors_of(federation.task.build(federation.task.whole, "meta"), self.inconsistent)
+
+    def plan(self, task: Task, ratios: tuple[float, ...], early_exits: bool) -> list[Level]:
+        """Return the submodels, the smallest first."""
+        if not (self.widths or self.patterns or self.gamma_w):
+            return search_patterns(task, ratios, self.cut, self.tolerance, self.cost, self.rounding)
+        count = len(self.patterns or self.gamma_w or self.widths or ())
+        widths = self.widths or tuple(map(width_of, self.gamma_w or (1.0,) * count))
+        kept = [read_pattern(pattern, task.model) for pattern in self.patterns or ()]
+        return patterned_levels(task, kept or [None] * count, widths, self.rounding)
+
+    def _given(self) -> list[str]:
+        own = ["patterns" if self.patterns else "gamma_w"] if self.patterns or self.gamma_w else []
+        return super()._given() + own
+
+
+class NeFL(NestedStrategy):
+    """The server half; clients minimise plain cross-entropy."""
+
+    Settings = NeFLSettings
+    settings: NeFLSettings
+
+    def bank(self, name: str, level: Level) -> str | None:
+        """Return the submodel's own bank for what is inconsistent."""
+        return f"level{level.number}" if name in self._inconsistent else None
+
+    def first_of_banks(self, level: Level, full: State) -> Mapping[str, Tensor]:
+        """Return banks as cut from the full network; steps may start with those skipped."""
+        banks = dict(super().first_of_banks(level, full))
+        steps = [source for source in banks if is_step_size(source.partition("@")[0])]
+        kept = level.slice.blocks
+        if self.settings.first_steps == "euler" and kept is not None and steps:
+            first = euler_steps(kept, family(self.federation.task.model).stages)
+            branches = len(steps) // len(first)  # of a block: a ViT's has two
+            for place, source in enumerate(steps):
+                banks[source] = torch.full_like(banks[source], first[place // branches])
+        return banks
+
+    @cached_property
+    def _inconsistent(self) -> frozenset[str]:
+        net = self.federation.task.build(self.federation.task.whole, "meta")
+        statistics = filter(is_running_statistic, net.state_dict())
+        return tensors_of(net, self.settings.inconsistent) | frozenset(statistics)
