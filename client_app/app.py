@@ -47,7 +47,7 @@ def train(message: Message, context: Context) -> Message:
     here = {name: tensor.to(device) for name, tensor in (recalled or {}).items()}
     training = chosen.Training(chosen.Settings(**work.settings), work, data, here)
     training.begin(net.to(device))
-    report = fit(net, data, training.loss, work.train, work.round, work.seed)
+    report = fit(net, data, training.loss, work.train, work.round, work.seed, training.moved(net))
     state = training.reply(net)
     memory.keep(work.round, training.memory)
     trained = Trained(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from models.nested_widths import give_statistics
 from models.slicing import Slice, SliceError
 
 Walk = Generator[Tensor, Tensor | None, None]
@@ -115,4 +116,6 @@ def build(
         raise ValueError(f"unknown option {unknown[0]!r} of {name}; choose from {choices}")
     shape = (num_classes, in_channels) if found.reads == "images" else (num_classes,)
     with torch.device(device):
-        return found.construct(*shape, slice, **options)
+        net = found.construct(*shape, slice, **options)
+        give_statistics(net, slice, lambda narrow: found.construct(*shape, narrow, **options))
+        return net

@@ -32,7 +32,7 @@ def network_to_load(task: Task, slice: Slice) -> SlicedNetwork:
 
 def network_of(task: Task, slice: Slice, state: State) -> SlicedNetwork:
     """Return a new network of the slice; its tensors are those of `state`, not copies."""
-    net = copy.deepcopy(_mould(task, slice))
+    net = copy.deepcopy(mould(task, slice))
     net.load_state_dict(state, assign=True)
     return net
 
@@ -45,7 +45,7 @@ def unsaved_buffers(net: nn.Module) -> dict[str, Tensor]:
 
 
 @lru_cache(maxsize=KEPT_MOULDS)
-def _mould(task: Task, slice: Slice) -> SlicedNetwork:
+def mould(task: Task, slice: Slice) -> SlicedNetwork:
     """Return a network with all but its parameters: to draw those takes most of the time."""
     net = network_to_load(task, slice)
     for module in net.modules():

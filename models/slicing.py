@@ -7,6 +7,7 @@ from its name, and which part of it from the two shapes. Nobody writes masks or 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -44,9 +45,13 @@ class Slice:
     answer, and nothing behind it exists. None holds the network's own final head alone."""
     rounding: Rounding = "floor"
     """The way in which a share of the channels becomes a number of channels."""
+    nested: tuple[float, ...] = ()
+    """Narrower widths that the slice also is, the smallest first: batch norms keep statistics of
+    each (FjORD)."""
 
     def __post_init__(self) -> None:
-        for share in self.width if isinstance(self.width, tuple) else (self.width,):
+        own = self.width if isinstance(self.width, tuple) else (self.width,)
+        for share in (*own, *self.nested):
             if not 0 < share <= 1:
                 raise SliceError(f"width {share} is not a share: expected 0 < width <= 1")
         if self.rounding not in ("floor", "ceil"):
@@ -149,6 +154,10 @@ class Region:
 
     def of(self, tensor: Tensor) -> Tensor:
         """Return this part of the global tensor, as a contiguous copy."""
+        return self.view_of(tensor).clone(memory_format=torch.contiguous_format)
+
+    def view_of(self, tensor: Tensor) -> Tensor:
+        """Return this part of the tensor in its own memory, or a copy if it is no single block."""
         for axis, index in enumerate(self.axes):
             if self.shape[axis] == self.full[axis]:
                 continue
@@ -156,7 +165,7 @@ class Region:
                 tensor = tensor.narrow(axis, index.start, self.shape[axis])
             else:
                 tensor = tensor.index_select(axis, torch.from_numpy(index).to(tensor.device))
-        return tensor.clone(memory_format=torch.contiguous_format)
+        return tensor
 
     @cached_property
     def runs(self) -> tuple[NDArray[np.int64], int]:
@@ -201,6 +210,21 @@ def is_running_statistic(name: str) -> bool:
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
+NESTED = re.compile(r"\.width(\d+)(?=\.\w+$)")
+"""What tells the statistics of a nested width in a tensor's name: `bn1.width2.running_mean`."""
+
+
+def nested_width(name: str) -> int | None:
+    """Return which nested width, counted from 1, a tensor is of; None if the slice's own."""
+    found = NESTED.search(name)
+    return int(found[1]) if found else None
+
+
+def without_width(name: str) -> str:
+    """Return the name that a nested width's tensor has in a network of that width."""
+    return NESTED.sub("", name)
+
+
 def is_step_size(name: str) -> bool:
     """Return whether a tensor is the step size of a residual branch (NeFL)."""
     return name.rpartition(".")[2].endswith("step")
@@ -215,7 +239,8 @@ def slice_map(
     """Find each tensor of `part` in `full`, from names and shapes (both may be on `meta`).
 
     Tensors for which `bank_of` names a bank are not shared with other slices: they live, whole, in
-    the global state under `name@bank`. Without any banks, batch norm's statistics must be uncut.
+    the global state under `name@bank`, those of a nested width under their name in a network of
+    that width. Without any banks, batch norm's statistics must be uncut.
     """
     whole, parts = full.state_dict(), _axis_parts(full)
     cut, cut_parts = part.state_dict(), _axis_parts(part)
@@ -225,7 +250,8 @@ def slice_map(
         bank = bank_of(name) if bank_of else None
         if bank is not None:
             axes: tuple[Index, ...] = tuple(slice(0, k) for k in shape)
-            regions[name] = Region(f"{name}@{bank}", shape, axes, shape, tensor.dtype, True)
+            source = f"{without_width(name)}@{bank}"
+            regions[name] = Region(source, shape, axes, shape, tensor.dtype, True)
             continue
         if name not in whole:
             raise SliceError(f"{name} {shape} of the slice is not in the full network")

@@ -9,6 +9,7 @@ from strategies.base import NestedStrategy
 METHODS = {
     "decoupled": "strategies.methods.decoupled:Decoupled",
     "fedavg": "strategies.methods.fedavg:FedAvg",
+    "fjord": "strategies.methods.fjord:FjORD",
     "heterofl": "strategies.methods.heterofl:HeteroFL",
     "nefl": "strategies.methods.nefl:NeFL",
     "scalefl": "strategies.methods.scalefl:ScaleFL",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -42,15 +42,20 @@ def fit(
     settings: TrainSettings,
     round: int,
     seed: int,
+    moved: Sequence[Tensor] | None = None,
 ) -> FitReport:
-    """Train the network in place; on CPU its weights are a function of the arguments alone."""
+    """Train the network in place; on CPU its weights are a function of the arguments alone.
+
+    What a step moves are the network's parameters, or those of `moved` that it has gradients of.
+    """
     if len(data) == 0:
         raise ValueError("this client has no training examples")
     started = time.perf_counter()
     place = Placement.of(settings, net)
     net.to(place.device).train()
     placed = PlacedNetwork(net, place, torch.compile(net) if settings.compile else net)
-    optimiser = _optimiser(net, settings, round)
+    parameters = list(net.parameters()) if moved is None else moved
+    optimiser = _optimiser(parameters, settings, round)
     scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision == torch.float16)
     here = resident(data, place.device)
     order = torch.Generator().manual_seed(seed)
@@ -62,7 +67,7 @@ def fit(
                 scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 if settings.clip:
                     scaler.unscale_(optimiser)
-                    nn.utils.clip_grad_norm_(net.parameters(), settings.clip)
+                    nn.utils.clip_grad_norm_(parameters, settings.clip)
                 scaler.step(optimiser)
                 scaler.update()
                 optimiser.zero_grad()
@@ -72,11 +77,11 @@ def fit(
     return FitReport(mean_loss, len(data), steps, time.perf_counter() - started)
 
 
-def _optimiser(net: nn.Module, settings: TrainSettings, round: int) -> Any:
+def _optimiser(parameters: Sequence[Tensor], settings: TrainSettings, round: int) -> Any:
     rate = learning_rate(settings, round)
     if settings.optimizer == "adamw":
-        return torch.optim.AdamW(net.parameters(), rate, weight_decay=settings.weight_decay)
-    return SGD(net.parameters(), rate, settings)
+        return torch.optim.AdamW(parameters, rate, weight_decay=settings.weight_decay)
+    return SGD(parameters, rate, settings)
 
 
 def _batches(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -46,6 +46,13 @@ class LocalTraining:
 
     def begin(self, network: SlicedNetwork) -> None:
         """Look at the network as it was received, before its first step."""
+
+    def moved(self, network: SlicedNetwork) -> Sequence[Tensor]:
+        """Return what a step moves, of those that it has gradients of: tensors, or parts of them.
+
+        They share the network's memory.
+        """
+        return list(network.parameters())
 
     def loss(self, network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:
         """Return what is minimised for a batch; `network(inputs)` are the logits of each exit."""

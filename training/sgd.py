@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.sgd import sgd
 
 from protocol.train_settings import TrainSettings
@@ -18,11 +18,15 @@ class SGD:
     the rest of torch, and a deployed client is a new process for every message.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, settings: TrainSettings):
+    def __init__(self, parameters: Iterable[Tensor], lr: float, settings: TrainSettings):
+        """Take what is to be moved. Tensors that share memory share their momentum, entry by entry.
+
+        Of these only the ones that have a gradient in a step are moved by it.
+        """
         self.parameters = list(parameters)
         self.param_groups = [{"params": self.parameters}]  # what torch's GradScaler reads
         self.lr, self.settings = lr, settings
-        self.momenta: dict[nn.Parameter, Tensor | None] = {}
+        self.momenta: dict[Tensor, Tensor | None] = _shared_momenta(self.parameters)
 
     def zero_grad(self) -> None:
         for parameter in self.parameters:
@@ -47,3 +51,19 @@ class SGD:
             foreach=True,
         )
         self.momenta.update(zip(moved, momenta, strict=True))
+
+
+def _shared_momenta(parameters: Sequence[Tensor]) -> dict[Tensor, Tensor | None]:
+    """Return parts of the same zeros for tensors that are parts of the same memory."""
+    users: dict[int, list[Tensor]] = {}
+    for parameter in parameters:
+        users.setdefault(parameter.untyped_storage().data_ptr(), []).append(parameter)
+    momenta: dict[Tensor, Tensor | None] = {}
+    for sharing in users.values():
+        if len(sharing) > 1:
+            entries = sharing[0].untyped_storage().nbytes() // sharing[0].element_size()
+            zeros = sharing[0].new_zeros(entries)
+            for each in sharing:
+                place = (each.size(), each.stride(), each.storage_offset())
+                momenta[each] = zeros.as_strided(*place)
+    return momenta
