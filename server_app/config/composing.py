@@ -25,7 +25,7 @@ from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.config.settings import Config
 from server_app.config.typed import EXTRA, ConfigError, build, choose_from, reject_unknown
 from strategies.federation import CheckpointConfig, FleetConfig, ModelConfig
-from strategies.registry import method
+from strategies.registry import METHODS, method
 
 __all__ = [
     "Config",
@@ -239,7 +239,7 @@ def _merge_per_strategy(config: DictConfig) -> None:
     """Set what an experiment says under `per_strategy` for the strategy that was chosen."""
     with open_dict(config):
         settings = config.pop("per_strategy", {})
-        reject_unknown("per_strategy", settings, choices("strategy"))
+        reject_unknown("per_strategy", settings, sorted(METHODS))
         config.strategy.merge_with(settings.get(config.strategy.name, {}))
 
 
