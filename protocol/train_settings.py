@@ -27,12 +27,16 @@ class TrainSettings:
     weight_decay: float = 5e-4
     nesterov: bool = False
     schedule: ScheduleKind = "constant"
-    """How the learning rate changes from round to round; within a round it is constant."""
+    """How the learning rate changes from round to round; within a round it is constant but for the
+    warm-up."""
     milestones: tuple[int, ...] = ()
     """The rounds from which on `step` multiplies the learning rate by `gamma` once more."""
     gamma: float = 0.1
     rounds: int = 1
     """All rounds of the run: where `cosine` ends."""
+    warmup: int = 0
+    """Steps of a client over which the rate rises to what the schedule says: those that it takes if
+    it trains in every round."""
     clip: float = 0.0
     """The largest norm that a batch's gradient may have; 0 does not clip."""
     augment: bool = False
@@ -48,6 +52,7 @@ class TrainSettings:
             _check(self, name, getattr(self, name) >= 1, "at least 1")
         for name in ("lr", "gamma"):
             _check(self, name, _finite(getattr(self, name)) > 0, "a finite number above 0")
+        _check(self, "warmup", self.warmup >= 0, "0 or more")
         for name in ("weight_decay", "clip"):
             _check(self, name, _finite(getattr(self, name)) >= 0, "a finite number, 0 or more")
         _check(self, "momentum", 0 <= self.momentum < 1, "0 or more and less than 1")

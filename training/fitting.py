@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from data.examples import Examples
 from models.families import SlicedNetwork
 from protocol.train_settings import TrainSettings
 from training.devices import resident
-from training.learning_rate import learning_rate
+from training.learning_rate import learning_rate, warmed_up
 from training.placement import PlacedNetwork, Placement
 from training.sgd import SGD
 
@@ -55,7 +56,9 @@ def fit(
     net.to(place.device).train()
     placed = PlacedNetwork(net, place, torch.compile(net) if settings.compile else net)
     parameters = list(net.parameters()) if moved is None else moved
-    optimiser = _optimiser(parameters, settings, round)
+    rate = learning_rate(settings, round)
+    optimiser = _optimiser(parameters, settings, rate)
+    before = (round - 1) * settings.epochs * _steps(len(data), settings)
     scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision == torch.float16)
     here = resident(data, place.device)
     order = torch.Generator().manual_seed(seed)
@@ -63,6 +66,8 @@ def fit(
     with _chance_from(seed, place.device):
         for _ in range(settings.epochs):
             for inputs, labels in _batches(here, settings, order):
+                if settings.warmup:
+                    _set_rate(optimiser, rate * warmed_up(settings, before + steps + 1))
                 loss = loss_of(placed, inputs, labels)
                 scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 if settings.clip:
@@ -77,11 +82,22 @@ def fit(
     return FitReport(mean_loss, len(data), steps, time.perf_counter() - started)
 
 
-def _optimiser(parameters: Sequence[Tensor], settings: TrainSettings, round: int) -> Any:
-    rate = learning_rate(settings, round)
+def _optimiser(parameters: Sequence[Tensor], settings: TrainSettings, rate: float) -> Any:
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(parameters, rate, weight_decay=settings.weight_decay)
     return SGD(parameters, rate, settings)
+
+
+def _set_rate(optimiser: Any, rate: float) -> None:
+    """Set the rate of an optimiser's next steps."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+
+
+def _steps(examples: int, settings: TrainSettings) -> int:
+    """Return the steps of an epoch: `_batches` leaves a lone last example out."""
+    size = settings.batch_size
+    return max(1, math.ceil(examples / size) - (size > 1 and examples % size == 1))
 
 
 def _batches(

@@ -1,4 +1,4 @@
-"""The schedule of the learning rate, from round to round."""
+"""The schedule of the learning rate: from round to round, and within the first by its warm-up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from protocol.train_settings import TrainSettings
 
 
 def learning_rate(settings: TrainSettings, round: int) -> float:
-    """Return the learning rate of a round; rounds are counted from 1."""
+    """Return the learning rate of a round, after any warm-up; rounds are counted from 1."""
     if round < 1:
         raise ValueError(f"round is {round}: expected at least 1")
     if settings.schedule == "step":
@@ -19,3 +19,11 @@ def learning_rate(settings: TrainSettings, round: int) -> float:
         progress = min(round - 1, settings.rounds) / settings.rounds
         return settings.lr * (1 + math.cos(math.pi * progress)) / 2
     return settings.lr
+
+
+def warmed_up(settings: TrainSettings, step: int) -> float:
+    """Return the share of its rate that a client's step has; steps count from 1 through all rounds.
+
+    It rises in equal parts up to the step that ends the warm-up.
+    """
+    return min(1.0, step / settings.warmup) if settings.warmup else 1.0

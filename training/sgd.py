@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,8 +25,9 @@ class SGD:
         Of these only the ones that have a gradient in a step are moved by it.
         """
         self.parameters = list(parameters)
-        self.param_groups = [{"params": self.parameters}]  # what torch's GradScaler reads
-        self.lr, self.settings = lr, settings
+        # What torch's GradScaler reads.
+        self.param_groups: list[dict[str, Any]] = [{"params": self.parameters, "lr": lr}]
+        self.settings = settings
         self.momenta: dict[Tensor, Tensor | None] = _shared_momenta(self.parameters)
 
     def zero_grad(self) -> None:
@@ -42,7 +44,7 @@ class SGD:
             list[Tensor](moved),
             list(gradients.values()),
             momenta,
-            lr=self.lr,
+            lr=self.param_groups[0]["lr"],
             momentum=self.settings.momentum,
             weight_decay=self.settings.weight_decay,
             nesterov=self.settings.nesterov,
