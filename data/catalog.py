@@ -118,6 +118,20 @@ IMAGES = {
             hub=("uoft-cs/cifar10",),
         ),
         ImageFacts(
+            "cinic10",
+            (
+                *("airplane", "automobile", "bird", "cat", "deer"),
+                *("dog", "frog", "horse", "ship", "truck"),
+            ),
+            in_channels=3,
+            image_size=32,
+            mean=(0.4789, 0.4723, 0.4305),
+            std=(0.2421, 0.2383, 0.2587),
+            crop_padding=4,
+            flip=True,
+            hub=("flwrlabs/cinic10",),
+        ),
+        ImageFacts(
             "cifar100",
             tuple(_CIFAR100_CLASSES.split()),
             in_channels=3,

@@ -14,7 +14,7 @@ from server_app.report.run_data import Curve, RunData
 SEED = "seed"
 SAID_ALONE = ("strategy", "model", "dataset", "experiment")
 """Choices that are known by their values."""
-METHODS_ASK_FOR = ("model.norm", "model.scaler")
+METHODS_ASK_FOR = ("model.norm", "model.scaler", "model.steps", "model.head")
 """Settings that come with a method."""
 ABSENT = "-"
 """What a config shows for a key that it does not have."""
