@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from models.families import SlicedNetwork, Walk, going_on, register
 from models.layers import StepKind, give_step, stepped
 from models.options import share_left_out, whole_number
-from models.slicing import Slice, check_stages, declare_parts
+from models.slicing import Slice, SliceError, check_stages, declare_parts
 
 HeadCut = Literal["narrow", "fewer"]
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -227,6 +227,8 @@ class ViT(SlicedNetwork):
         declare_parts(self, "class_token", 2, sizes.chunks)
         kept = range(self.units) if slice.blocks is None else slice.blocks[0]
         blocks = {n: Block(sizes, dropout, steps) for n in range(self.depth) if n in kept}
+        if not blocks:
+            raise SliceError(f"{slice}: expected a block, for the class token reads through them")
         self.encoder = Encoder(architecture.tokens, sizes, dropout, blocks)
         early = [unit for unit in slice.exits or () if unit != self.units]
         self.exits = nn.ModuleDict({str(unit): Head(sizes, num_classes) for unit in early})
