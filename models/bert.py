@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from models.families import SlicedNetwork, Walk, going_on, register
+from models.options import share_left_out, whole_number
 from models.slicing import Slice, SliceError, declare_parts
 
 if TYPE_CHECKING:
@@ -83,20 +84,19 @@ class Bert(SlicedNetwork):
 
         super().__init__()
         self.slice = _checked(slice, architecture)
-        if not 0 <= float(dropout) < 1:
-            raise ValueError(f"dropout is {dropout}: expected a share, less than 1")
+        dropout = share_left_out("dropout", dropout)
         self.units = architecture.layers
         self.depth = slice.exits[-1] if slice.exits else self.units
         heads = architecture.heads
         self.config = BertConfig(
-            vocab_size=_count("vocabulary", vocabulary),
-            max_position_embeddings=_count("positions", positions),
+            vocab_size=whole_number("vocabulary", vocabulary),
+            max_position_embeddings=whole_number("positions", positions),
             hidden_size=heads * slice.channels(architecture.hidden // heads),
             intermediate_size=heads * slice.channels(architecture.feed_forward // heads),
             num_attention_heads=heads,
             num_hidden_layers=self.depth,
-            hidden_dropout_prob=float(dropout),
-            attention_probs_dropout_prob=float(dropout),
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
             pad_token_id=PADDING,
             attn_implementation="sdpa",
         )
@@ -175,13 +175,6 @@ def _checked(slice: Slice, architecture: Architecture) -> Slice:
         if not all(0 <= layer <= last for layer in kept):
             raise SliceError(f"blocks {slice.blocks}: expected one tuple of layers 0 to {last}")
     return slice
-
-
-def _count(option: str, value: int | str) -> int:
-    """Return an option's number, also where it was typed on a command line."""
-    if not str(value).isdecimal() or int(value) < 1:
-        raise ValueError(f"{option} is {value!r}: expected a whole number, at least 1")
-    return int(value)
 
 
 def _declare_chunks(net: nn.Module, heads: int) -> None:

@@ -17,6 +17,15 @@ ELSEWHERE = ("cls.", "embeddings.position_ids")
 and positions that are counted anyway."""
 
 
+OLD_NAMES = {
+    "LayerNorm.gamma": "LayerNorm.weight",
+    "LayerNorm.beta": "LayerNorm.bias",
+    "mlp.linear_1": "mlp.0",
+    "mlp.linear_2": "mlp.3",
+}
+"""What parts of names were called in the first BERTs, and in torchvision's published ViTs."""
+
+
 class PretrainedError(ValueError):
     """Weights that are not those of the network."""
 
@@ -68,8 +77,8 @@ def _heads(task: Task, net: SlicedNetwork) -> set[str]:
 
 
 def _name_in(state: State, name: str) -> str:
-    """Return a tensor's name without what a wrapper or the first BERTs put into it."""
-    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+    """Return a tensor's name as it is today, without what a wrapper put before it."""
+    for old, new in OLD_NAMES.items():
         name = name.replace(old, new)
     for wrapper in WRAPPERS:
         if name not in state:

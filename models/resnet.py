@@ -1,8 +1,8 @@
-"""Residual networks: ResNet-20/32/44/56/110 for CIFAR, ResNet-18/34 with torchvision's names.
+"""Residual networks: for CIFAR, and ResNet-18/34 and Wide-ResNet-101-2 with torchvision's names.
 
-He et al., Deep Residual Learning for Image Recognition. A block that a slice does not keep is
-absent: not built, not computed, not sent. Names are the full network's: block 5 of stage 3 stays
-`layer3.5` when 3 and 4 are gone.
+He et al., Deep Residual Learning for Image Recognition; Zagoruyko and Komodakis, Wide Residual
+Networks. A block that a slice does not keep is absent: not built, not computed, not sent. Names are
+the full network's: block 5 of stage 3 stays `layer3.5` when 3 and 4 are gone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from models.families import SlicedNetwork, Walk, going_on, register
 from models.layers import (
     HeadKind,
-    Norm,
     NormKind,
     ScalerKind,
     StepKind,
@@ -26,9 +25,15 @@ from models.layers import (
     choose_scaler,
     conv3x3,
     exit_head,
-    give_step,
     initialise,
-    stepped,
+)
+from models.residual_blocks import (
+    BasicBlock,
+    Bottleneck,
+    Channels,
+    PadShortcut,
+    SkippedBlock,
+    projection,
 )
 from models.slicing import Slice, check_stages
 
@@ -38,9 +43,13 @@ ShortcutKind = Literal["A", "B"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """The numbers that tell one residual network from another."""
+    """The numbers that tell one residual network from another, most of them for each stage."""
 
-    planes: tuple[int, ...]
+    block: type[BasicBlock | Bottleneck]
+    stem: int
+    inner: tuple[int, ...]
+    """Channels between a block's convolutions."""
+    outputs: tuple[int, ...]
     blocks: tuple[int, ...]
     classifier: str
 
@@ -57,83 +66,8 @@ class Architecture:
         return stage, number - 1
 
 
-@dataclass(frozen=True)
-class Channels:
-    """Channels of one block: of the full network, and of the slice."""
-
-    full_in: int
-    full_out: int
-    in_: int
-    out: int
-
-
-class PadShortcut(nn.Module):
-    """Option A: every second pixel, new channels zero, half of them on either side.
-
-    A slice keeps the full network's offset, so its channels meet those they meet there.
-    """
-
-    def __init__(self, channels: Channels) -> None:
-        super().__init__()
-        lead = (channels.full_out - channels.full_in) // 2
-        self.padding = (0, 0, 0, 0, lead, channels.out - channels.in_ - lead)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.pad(x[:, :, ::2, ::2], self.padding)
-
-
-def projection(channels: Channels, stride: int, norm: Norm, scale: nn.Module) -> nn.Module:
-    """Return option B: a 1x1 convolution and a norm (torchvision's `downsample.0`, `.1`)."""
-    conv = nn.Conv2d(channels.in_, channels.out, 1, stride=stride, bias=False)
-    layers = nn.Sequential()
-    layers.add_module("0", conv)
-    layers.add_module("scale", scale)
-    layers.add_module("1", norm(channels.out))
-    return layers
-
-
-class SkippedBlock(nn.Module):
-    """The rest of a skipped block that changes the shape: its shortcut."""
-
-    def __init__(self, downsample: nn.Module) -> None:
-        super().__init__()
-        self.downsample = downsample
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.downsample(x))
-
-
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut; a step size may multiply them (NeFL)."""
-
-    step: Tensor | None
-
-    def __init__(
-        self,
-        channels: Channels,
-        stride: int,
-        downsample: nn.Module | None,
-        norm: Norm,
-        scale: nn.Module,
-        steps: StepKind = "none",
-    ) -> None:
-        super().__init__()
-        self.conv1 = conv3x3(channels.in_, channels.out, stride)
-        self.bn1 = norm(channels.out)
-        self.conv2 = conv3x3(channels.out, channels.out)
-        self.bn2 = norm(channels.out)
-        self.downsample = downsample
-        self.scale = scale
-        give_step(self, "step", steps)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.bn1(self.scale(self.conv1(x))))
-        y = stepped(self.bn2(self.scale(self.conv2(y))), self.step)
-        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
-
-
 class ResNet(SlicedNetwork):
-    """Stem, stages of basic blocks, and a linear classifier; a head after each early exit."""
+    """Stem, stages of blocks, and a linear classifier; a head after each early exit."""
 
     def __init__(
         self,
@@ -161,7 +95,7 @@ class ResNet(SlicedNetwork):
             {str(unit): self._exit(head, unit, num_classes) for unit in self._early_exits()}
         )
         if self.depth == architecture.units:
-            last = len(architecture.planes) - 1
+            last = len(architecture.outputs) - 1
             setattr(self, architecture.classifier, nn.Linear(self._width(last), num_classes))
         self.apply(initialise)
 
@@ -180,7 +114,7 @@ class ResNet(SlicedNetwork):
     def _build_stem(self, stem: StemKind, in_channels: int) -> None:
         if stem not in ("cifar", "cifar-pool", "imagenet"):
             raise ValueError(f"unknown stem {stem!r}; choose from cifar, cifar-pool, imagenet")
-        width = self._width(0)
+        width = self.slice.channels(self.architecture.stem)
         if stem == "imagenet":
             self.conv1 = nn.Conv2d(in_channels, width, 7, stride=2, padding=3, bias=False)
         else:
@@ -191,28 +125,37 @@ class ResNet(SlicedNetwork):
 
     def _blocks(self, stage: int) -> Iterator[tuple[str, nn.Module]]:
         """Return the blocks of a stage that the slice holds, under their numbers."""
-        planes = self.architecture.planes
         before = sum(self.architecture.blocks[:stage])
         for block in range(min(self.architecture.blocks[stage], self.depth - before)):
-            source = stage - 1 if block == 0 and stage > 0 else stage
-            channels = Channels(
-                planes[source], planes[stage], self._width(source), self._width(stage)
-            )
-            stride = 2 if source != stage else 1
-            downsample = self._shortcut(stage, channels) if source != stage else None
+            channels = self._channels(stage, block)
+            stride = 2 if stage > 0 and block == 0 else 1
+            changes = stride > 1 or channels.full_in != channels.full_out
+            downsample = self._shortcut(stage, channels, stride) if changes else None
             if self.slice.blocks is None or block in self.slice.blocks[stage]:
-                scale = self._scaler(stage)
-                kept = BasicBlock(channels, stride, downsample, self.norm, scale, self.steps)
-                yield str(block), kept
+                scale, build = self._scaler(stage), self.architecture.block
+                yield str(block), build(channels, stride, downsample, self.norm, scale, self.steps)
             elif downsample is not None:
                 yield str(block), SkippedBlock(downsample)
 
-    def _shortcut(self, stage: int, channels: Channels) -> nn.Module:
+    def _channels(self, stage: int, block: int) -> Channels:
+        """Return the channels of a block; the first of a stage reads what the one before gives."""
+        outputs = self.architecture.outputs
+        source = stage if block > 0 else max(stage - 1, 0)
+        full_in = self.architecture.stem if stage == block == 0 else outputs[source]
+        return Channels(
+            full_in=full_in,
+            full_out=outputs[stage],
+            in_=self.slice.channels(full_in, source),
+            inner=self.slice.channels(self.architecture.inner[stage], stage),
+            out=self._width(stage),
+        )
+
+    def _shortcut(self, stage: int, channels: Channels, stride: int) -> nn.Module:
         if self.shortcut not in ("A", "B"):
             raise ValueError(f"unknown shortcut {self.shortcut!r}; choose from A, B")
         if self.shortcut == "A":
-            return PadShortcut(channels)
-        return projection(channels, 2, self.norm, self._scaler(stage))
+            return PadShortcut(channels, stride)
+        return projection(channels, stride, self.norm, self._scaler(stage))
 
     def _early_exits(self) -> list[int]:
         return [unit for unit in self.slice.exits or () if unit != self.architecture.units]
@@ -222,18 +165,30 @@ class ResNet(SlicedNetwork):
         return exit_head(head, self._width(stage), num_classes, self.norm, self._scaler(stage))
 
     def _width(self, stage: int) -> int:
-        return self.slice.channels(self.architecture.planes[stage], stage)
+        """Return the channels that a stage of the slice gives."""
+        return self.slice.channels(self.architecture.outputs[stage], stage)
 
     def _scaler(self, stage: int) -> nn.Module:
         return choose_scaler(self.scaler, self.slice.share(stage))
 
 
-def _register(name: str, architecture: Architecture) -> None:
-    made = partial(ResNet, architecture)
-    register(name, architecture.units, stages=architecture.blocks)(made)
+def _basic(planes: tuple[int, ...], blocks: tuple[int, ...], classifier: str) -> Architecture:
+    return Architecture(BasicBlock, planes[0], planes, planes, blocks, classifier)
 
 
-for _depth in (20, 32, 44, 56, 110):
-    _register(f"resnet{_depth}", Architecture((16, 32, 64), ((_depth - 2) // 6,) * 3, "linear"))
-for _depth, _blocks in {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}.items():
-    _register(f"resnet{_depth}", Architecture((64, 128, 256, 512), _blocks, "fc"))
+ARCHITECTURES = {
+    **{f"resnet{6 * n + 2}": _basic((16, 32, 64), (n, n, n), "linear") for n in (3, 5, 7, 9, 18)},
+    "resnet18": _basic((64, 128, 256, 512), (2, 2, 2, 2), "fc"),
+    "resnet34": _basic((64, 128, 256, 512), (3, 4, 6, 3), "fc"),
+    "wide_resnet101_2": Architecture(
+        Bottleneck,
+        stem=64,
+        inner=(128, 256, 512, 1024),
+        outputs=(256, 512, 1024, 2048),
+        blocks=(3, 4, 23, 3),
+        classifier="fc",
+    ),
+}
+for _name, _architecture in ARCHITECTURES.items():
+    _made = partial(ResNet, _architecture)
+    register(_name, _architecture.units, stages=_architecture.blocks)(_made)

@@ -37,7 +37,8 @@ class ModelConfig:
 
     name: str = "resnet20"
     weights: str | None = None
-    """Pre-trained weights to start from: a file, a folder, `hub:NAME` or `package:NAME`."""
+    """Pre-trained weights to start from: a file, a folder, `hub:NAME`, `package:NAME` or
+    `torchvision:NAME`."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

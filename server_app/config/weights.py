@@ -1,10 +1,13 @@
-"""Pre-trained weights from files, and the tokenizer that belongs to them."""
+"""Pre-trained weights from files or from torchvision, and the tokenizer that belongs to them."""
 
 from __future__ import annotations
 
 import pickle
+from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 import torch
 from safetensors import SafetensorError
@@ -15,14 +18,22 @@ from data.catalog import DataError
 from data.hub import HUB, fetched
 from data.tokens import HASHED, TOKENIZER_FILE, local_path
 from models.slicing import State
-from server_app.config.typed import ConfigError
+from server_app.config.typed import ConfigError, choose_from
 
 IN_A_FOLDER = ("model.safetensors", "pytorch_model.bin")
 """What Hugging Face calls the weights in a model's folder."""
+TORCHVISION = "torchvision:"
+UNREADABLE = (OSError, RuntimeError, SafetensorError, pickle.UnpicklingError, EOFError)
+"""What reading a broken file of weights raises."""
 
 
 def read_weights(place: str) -> State:
-    """Return the tensors of a .safetensors or a torch file, or of the folder that holds one."""
+    """Return the tensors of a .safetensors or a torch file, or of the folder that holds one.
+
+    `torchvision:ResNet18_Weights.IMAGENET1K_V1` and the like are files that torchvision knows.
+    """
+    if place.startswith(TORCHVISION):
+        return _published(place.removeprefix(TORCHVISION))
     path = _path(place)
     if path.is_dir():
         files = [path / name for name in IN_A_FOLDER if (path / name).is_file()]
@@ -31,7 +42,7 @@ def read_weights(place: str) -> State:
         path = files[0]
     try:
         return load_file(path) if path.suffix == ".safetensors" else _torch_file(path)
-    except (OSError, RuntimeError, SafetensorError, pickle.UnpicklingError, EOFError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"model.weights: {path} cannot be read: {error}") from error
 
 
@@ -57,10 +68,51 @@ def _path(place: str) -> Path:
         raise ConfigError(f"model.weights: {error}") from error
     if path is None:
         raise ConfigError(
-            f"model.weights: {place} does not exist: expected a file, a folder, package:NAME or "
-            "hub:NAME of a model on Hugging Face"
+            f"model.weights: {place} does not exist: expected a file, a folder, package:NAME, "
+            "hub:NAME of a model on Hugging Face, or torchvision:NAME of its weights"
         )
     return path
+
+
+def _published(name: str) -> State:
+    """Return the tensors of weights that torchvision knows; it downloads them the first time."""
+    if find_spec("torchvision") is None:
+        raise ConfigError(
+            f"model.weights={TORCHVISION}{name} takes the package torchvision, which is not "
+            "installed: pip install 'nestfl[torchvision]'"
+        )
+    from torchvision.models import get_weight
+
+    try:
+        weights = get_weight(name)
+    except (ValueError, KeyError, TypeError) as error:  # no such class, no such weights, no class
+        raise ConfigError(
+            f"model.weights: torchvision has no weights {name!r}; {choose_from(name, _like(name))}"
+        ) from error
+    file = Path(torch.hub.get_dir(), "checkpoints", Path(urlparse(weights.url).path).name)
+    try:
+        state: State = weights.get_state_dict(
+            progress=False, check_hash=True, map_location="cpu", weights_only=True
+        )
+    except UNREADABLE as error:
+        if file.exists():
+            raise ConfigError(f"model.weights: {file} cannot be read: {error}") from error
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigError(
+            f"model.weights: {file.name} of {TORCHVISION}{name} could not be fetched ({reason}). "
+            f"Without a network, put that file into {file.parent}"
+        ) from error
+    return state
+
+
+def _like(name: str) -> list[str]:
+    """Return the names of torchvision's weights for images that are most like this one."""
+    from torchvision import models
+
+    names = [
+        str(w) for model in models.list_models(models) for w in models.get_model_weights(model)
+    ]
+    return get_close_matches(name, names, n=4, cutoff=0)
 
 
 def _torch_file(path: Path) -> State:

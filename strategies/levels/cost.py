@@ -175,11 +175,12 @@ class Meter:
         self.flops = FlopCounterMode(display=False)
         self.taken_flops = 0
         self.parameters = 0
+        self._count_parameters(net)  # its own, wherever a walk of it ends
         self.weights = {tensor.untyped_storage()._cdata for tensor in net.parameters()}
         self.kept: dict[int, int] = {}
         self.alive: list[torch.UntypedStorage] = []  # lest another storage gets the same address
         for module in net.modules():
-            if any(True for _ in module.parameters(recurse=False)):
+            if module is not net and any(True for _ in module.parameters(recurse=False)):
                 module.register_forward_hook(self._count_parameters)
 
     def take(self) -> Section:

@@ -139,8 +139,9 @@ def _search_blocks(
     """
     stages = family(task.model).stages
     prices = _prices(task, held, stages, kind)
-    counts = _prefixes(stages) if cut == "prefix" else product(*(range(n + 1) for n in stages))
-    found = [_Candidate(each, stages, prices.of(each) / target - 1) for each in counts]
+    found = [
+        _Candidate(each, stages, prices.of(each) / target - 1) for each in _counts(stages, cut)
+    ]
     fitting = [each for each in found if abs(each.excess) <= tolerance]
     best = (
         min(fitting, key=lambda each: each.rank)
@@ -167,41 +168,47 @@ class _Candidate:
 
 @dataclass(frozen=True)
 class _Prices:
-    """What a network costs without blocks, and each stage's first block and any other more."""
+    """What the whole network costs, and of it each stage's first block and any other one."""
 
-    empty: int
+    whole: int
+    stages: tuple[int, ...]
     first: tuple[int, ...]
     other: tuple[int, ...]
 
     def of(self, counts: Sequence[int]) -> int:
-        each = zip(counts, self.first, self.other, strict=True)
-        return self.empty + sum(first + (n - 1) * other for n, first, other in each if n)
+        """Return what the network costs with so many blocks of each stage."""
+        saved = 0
+        for kept, blocks, first, other in zip(
+            counts, self.stages, self.first, self.other, strict=True
+        ):
+            saved += (blocks - kept) * other if kept else (blocks - 1) * other + first
+        return self.whole - saved
 
 
-def _prices(task: Task, held: Slice, stages: Sequence[int], kind: CostKind) -> _Prices:
+def _prices(task: Task, held: Slice, stages: tuple[int, ...], kind: CostKind) -> _Prices:
     """Price blocks by what the network costs with and without: those behind a first are alike."""
 
-    def price(counts: Sequence[int]) -> int:
-        blocks = tuple(tuple(range(kept)) for kept in counts)
+    def price(stage: int, kept: int) -> int:
+        counts = (*stages[:stage], kept, *stages[stage + 1 :])
+        blocks = tuple(tuple(range(count)) for count in counts)
         return price_of(task, replace(held, blocks=blocks), kind)
 
-    def alone(stage: int, kept: int) -> int:
-        return price([kept if each == stage else 0 for each in range(len(stages))])
-
-    empty = price([0] * len(stages))
-    ones = [alone(stage, 1) for stage in range(len(stages))]
-    twos = [alone(stage, min(2, count)) for stage, count in enumerate(stages)]
-    return _Prices(
-        empty,
-        tuple(one - empty for one in ones),
-        tuple(two - one for one, two in zip(ones, twos, strict=True)),
-    )
+    places = range(len(stages))
+    whole = price(0, stages[0])
+    ones = [price(stage, 1) for stage in places]
+    without = [price(stage, 0) for stage in places] if len(stages) > 1 else ones
+    others = [whole - price(stage, max(1, stages[stage] - 1)) for stage in places]
+    firsts = (one - none for one, none in zip(ones, without, strict=True))
+    return _Prices(whole, stages, tuple(firsts), tuple(others))
 
 
-def _prefixes(stages: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield the counts of the first 0, 1, ... blocks of the whole network."""
-    for kept in range(sum(stages) + 1):
-        before = [sum(stages[:stage]) for stage in range(len(stages))]
+def _counts(stages: Sequence[int], cut: CutKind) -> Iterator[tuple[int, ...]]:
+    """Yield how many first blocks of each stage may be kept; no network is without any."""
+    if cut != "prefix":
+        yield from (each for each in product(*(range(n + 1) for n in stages)) if any(each))
+        return
+    before = [sum(stages[:stage]) for stage in range(len(stages))]
+    for kept in range(1, sum(stages) + 1):
         yield tuple(min(n, max(0, kept - b)) for n, b in zip(stages, before, strict=True))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,11 +12,34 @@ import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import Slice, SlicedNetwork, SliceError, Window, build, names
+from models import (
+    Slice,
+    SlicedNetwork,
+    SliceError,
+    Task,
+    Window,
+    build,
+    extract,
+    names,
+    register,
+    slice_map,
+)
 from models.layers import NormKind, StaticBatchNorm2d
-from tests.support.toy_networks import WINDOWS, assert_slice_equals_masked_full, randomised
+from models.pretrained import load_pretrained
+from models.residual_blocks import BasicBlock, Bottleneck, Channels
+from models.resnet import Architecture, ResNet
+from tests.support.toy_networks import (
+    WINDOWS,
+    assert_all_have_gradients,
+    assert_slice_equals_masked_full,
+    randomised,
+)
 
 RESNETS = [name for name in names() if name.startswith("resnet")]
+SMALL = Architecture(
+    Bottleneck, 8, inner=(12, 16), outputs=(16, 32), blocks=(3, 2), classifier="fc"
+)
+register("test-bottleneck", SMALL.units)(partial(ResNet, SMALL))
 
 
 def parameters(net: SlicedNetwork) -> int:
@@ -44,6 +68,41 @@ def test_torchvision_weights_load_and_give_torchvisions_answers(name: str) -> No
     ours.load_state_dict(theirs.state_dict())
     images = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(ours(images)[-1], theirs(images))
+
+
+def test_wide_resnet_has_torchvisions_names_and_shapes_and_no_others() -> None:
+    with torch.device("meta"):
+        theirs = torchvision.models.wide_resnet101_2()
+    ours = build("wide_resnet101_2", 1000, device="meta", stem="imagenet", norm="bn-running")
+    expected = {name: tensor.shape for name, tensor in theirs.state_dict().items()}
+    assert {name: tensor.shape for name, tensor in ours.state_dict().items()} == expected
+    assert parameters(ours) == 126_886_696
+    ten = build("wide_resnet101_2", 10, device="meta", stem="imagenet")
+    assert parameters(ten) == 126_886_696 - 990 * (2048 + 1)  # 124.86 M
+
+
+def test_a_pretrained_wide_resnet_gives_torchvisions_answers() -> None:
+    theirs = torchvision.models.wide_resnet101_2(num_classes=7).eval()
+    task = Task("wide_resnet101_2", 7, options=(("norm", "bn-running"), ("stem", "imagenet")))
+    ours = task.build(Slice(), "meta").to_empty(device="cpu").eval()
+    load_pretrained(task, ours, theirs.state_dict())
+    images = torch.randn(1, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(images)[-1], theirs(images))
+
+
+def test_pretrained_bottlenecks_leave_nothing_but_heads_and_steps_as_drawn() -> None:
+    theirs = build("test-bottleneck", 1000, norm="bn-running").state_dict()
+    options = (("norm", "bn-running"), ("steps", "learnable"))
+    task = Task("test-bottleneck", 10, options=options)
+    net = task.build(Slice(exits=(2, 5)))
+    load_pretrained(task, net, theirs)
+    drawn = {
+        n for n, t in net.state_dict().items() if n not in theirs or t.shape != theirs[n].shape
+    }
+    assert {name.split(".")[0] for name in drawn if not name.endswith(".step")} == {"exits", "fc"}
+    assert len([name for name in drawn if name.endswith(".step")]) == SMALL.units
+    assert all(torch.equal(net.state_dict()[n], theirs[n]) for n in theirs.keys() - drawn)
 
 
 @pytest.mark.parametrize("name", RESNETS)
@@ -82,6 +141,82 @@ def test_a_skipped_block_that_changes_the_shape_keeps_its_projection_alone() -> 
     held = [name for name in net.state_dict() if name.startswith("layer3")]
     assert held == [f"layer3.0.downsample.{name}" for name in ("0.weight", "1.weight", "1.bias")]
     assert net(torch.randn(2, 3, 16, 16))[0].shape == (2, 10)
+
+
+def test_a_skipped_first_bottleneck_keeps_its_projection_in_stage_1_too() -> None:
+    net = build("test-bottleneck", 10, slice=Slice(blocks=((), (1,))))
+    held = {name.rpartition(".")[0] for name in net.state_dict() if name.startswith("layer")}
+    inner = {f"layer2.1.{name}" for name in ("conv1", "conv2", "conv3", "bn1", "bn2", "bn3")}
+    projections = {f"layer{stage}.0.downsample.{part}" for stage in (1, 2) for part in (0, 1)}
+    assert held == inner | projections
+    assert net(torch.randn(2, 3, 16, 16))[0].shape == (2, 10)
+
+
+def test_a_width_cuts_stem_inner_and_outer_channels_by_the_share_of_their_stage() -> None:
+    net = build("wide_resnet101_2", 10, slice=Slice((0.5, 0.25, 0.5, 1.0)), device="meta")
+    shapes = {name: tuple(tensor.shape[:2]) for name, tensor in net.state_dict().items()}
+    assert shapes["conv1.weight"] == (32, 3)
+    assert shapes["layer1.0.conv1.weight"] == (64, 32)
+    assert shapes["layer1.0.downsample.0.weight"] == (128, 32)
+    assert shapes["layer2.0.conv1.weight"] == (64, 128)
+    assert shapes["layer2.0.conv2.weight"] == (64, 64)
+    assert shapes["layer2.0.conv3.weight"] == (128, 64)
+    assert shapes["layer4.0.downsample.0.weight"] == (2048, 512)
+
+
+@pytest.mark.parametrize("name", ["resnet20", "test-bottleneck"])
+@pytest.mark.parametrize("shortcut", ["A", "B"])
+def test_a_skipped_block_computes_what_a_step_of_zero_computes(name: str, shortcut: str) -> None:
+    """Exactly: the branch is gone, the shortcut is the same."""
+    kept = ((0, 2), (1,), ())[: 3 if name == "resnet20" else 2]
+    options: dict[str, Any] = {"steps": "constant", "shortcut": shortcut, "norm": "bn-running"}
+    full = randomised(build(name, 10, **options)).eval()
+    part = build(name, 10, slice=Slice(blocks=kept), **options).eval()
+    part.load_state_dict(extract(full.state_dict(), slice_map(full, part)))
+    held = part.state_dict()
+    steps = [key for key in full.state_dict() if key.endswith("step")]
+    images = torch.randn(2, 3, 16, 16)
+    assert not torch.equal(part(images)[0], full(images)[0])
+    full.load_state_dict({k: torch.zeros(()) for k in steps if k not in held}, strict=False)
+    assert len([key for key in steps if key in held]) == sum(map(len, kept))
+    assert torch.equal(part(images)[0], full(images)[0])
+
+
+@pytest.mark.parametrize("kind", [BasicBlock, Bottleneck])
+def test_a_step_size_multiplies_the_branch_and_not_the_shortcut(
+    kind: type[BasicBlock | Bottleneck],
+) -> None:
+    channels = Channels(full_in=4, full_out=4, in_=4, inner=6, out=4)
+    norm = torch.nn.BatchNorm2d
+    block = kind(channels, 1, None, norm, torch.nn.Identity(), "learnable").eval()
+    assert isinstance(block.step, torch.nn.Parameter)
+    images = torch.rand(2, 4, 5, 5) + 100  # so large that the last ReLU changes nothing
+    branch = block(images) - images
+    with torch.no_grad():
+        block.step.fill_(0.25)
+    torch.testing.assert_close(block(images) - images, 0.25 * branch, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("head", ["conv", "pool"])
+@pytest.mark.parametrize("scaler", ["none", "always"])
+@pytest.mark.parametrize("kept", [None, ((1,), (0,)), ((), ())])
+def test_every_parameter_of_a_slice_of_bottlenecks_gets_a_gradient(
+    head: str, scaler: str, kept: tuple[tuple[int, ...], ...] | None
+) -> None:
+    held = Slice(0.5, blocks=kept, exits=(2, 4, 5))
+    net = build(
+        "test-bottleneck", 10, slice=held, head=head, scaler=scaler, steps="learnable", norm="gn"
+    )
+    assert_all_have_gradients(net, torch.randn(4, 3, 16, 16))
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("kept", [None, ((0, 2), (0,)), ((1,), (1,))])
+def test_a_slice_of_bottlenecks_computes_what_the_masked_network_computes(
+    window: Any, kept: tuple[tuple[int, ...], ...] | None
+) -> None:
+    held = Slice((0.5, 0.75), blocks=kept, exits=(2, 5), rounding="ceil")
+    assert_slice_equals_masked_full("test-bottleneck", held, Window(window, 3), (2, 4, 5))
 
 
 @pytest.mark.parametrize("norm", ["bn", "bn-running", "bn-static"])

@@ -39,6 +39,7 @@ def some_exits(units: int) -> list[tuple[int, ...]]:
         ("msdnet24", ("norm", "bn")),
         ("efficientnet_b4", ("head", "pool")),
         ("bert-mini", ("vocabulary", 100)),
+        ("vit-micro", ("heads", "fewer")),
     ],
 )
 def test_what_the_search_believes_is_what_slices_cost(
@@ -70,6 +71,15 @@ def test_the_cost_of_each_exit_is_of_what_runs_up_to_it() -> None:
     assert by_exit[-1] == cost(task, held, batch=4)
     assert [each.macs for each in by_exit] == macs_by_exit(task, held)
     assert by_exit[0] == cost(task, Slice(0.5, exits=(3,)), batch=4)
+
+
+def test_the_tensors_of_the_network_itself_are_counted_at_every_exit() -> None:
+    task, held = Task("vit-micro", options=(("steps", "learnable"),)), Slice(0.5, exits=(1, 4))
+    first, last = cost_by_exit(task, held, batch=2)
+    net = task.build(Slice(0.5, exits=(1,)), "meta")
+    assert "class_token" in dict(net.named_parameters(recurse=False))
+    assert first.parameters == sum(tensor.numel() for tensor in net.parameters())
+    assert last == cost(task, held, batch=2)
 
 
 def test_memory_is_what_autograd_keeps() -> None:
