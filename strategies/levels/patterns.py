@@ -48,7 +48,7 @@ def euler_steps(kept: Kept, stages: Sequence[int]) -> list[int]:
     return [
         after - block
         for blocks, count in zip(kept, stages, strict=True)
-        for block, after in zip(blocks, [*blocks[1:], count], strict=True)
+        for block, after in zip(blocks, [*blocks[1:], count], strict=False)
     ]
 
 

@@ -31,7 +31,7 @@ from strategies.levels.submodels import Cut
 from strategies.method_settings import PlannedSettings
 from training.local_training import LocalTraining
 from training.narrow_network import NarrowNetwork
-from training.placement import PlacedNetwork
+from training.placement import PlacedNetwork, Placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +82,8 @@ class FjORDTraining(LocalTraining):
         task, held = self.work.task, self.work.slice
         numbers = range(1, len(held.nested) + 1)
         self.narrower = [NarrowNetwork.of(network, task, held, number) for number in numbers]
+        # A layout that is safe for the largest width may not be so for a narrower one.
+        self.places = [Placement.of(self.work.train, each.module) for each in self.narrower]
         self.chance = torch.Generator().manual_seed(self.work.seed)
 
     def moved(self, network: SlicedNetwork) -> Sequence[Tensor]:
@@ -96,7 +98,7 @@ class FjORDTraining(LocalTraining):
         drawn = int(torch.randint(len(self.narrower) + 1, (), generator=self.chance))
         if drawn == len(self.narrower):
             return super().loss(network, inputs, labels)
-        narrow, logits = self.narrower[drawn], network.place.logits
+        narrow, logits = self.narrower[drawn], self.places[drawn].logits
         if not self.settings.distillation:
             return F.cross_entropy(logits(narrow, inputs)[-1], labels)
         teacher = network(inputs)[-1]
