@@ -59,7 +59,7 @@ def round_tripped(config: Config, folder: Path) -> Config:
     return load(folder / CONFIG_FILE)
 
 
-STRATEGIES = "decoupled, fedavg, heterofl, scalefl"
+STRATEGIES = "decoupled, depthfl, fedavg, heterofl, scalefl"
 
 
 @pytest.mark.parametrize("override", ["", *EVERY_CHOICE])
@@ -170,9 +170,9 @@ MODELS = ", ".join(choices("model"))
     [
         (
             "strategy=foo",
-            "unknown strategy 'foo'; choose from decoupled, fedavg, heterofl, scalefl",
+            "unknown strategy 'foo'; choose from decoupled, depthfl, fedavg, heterofl, scalefl",
         ),
-        ("strategy=", "unknown strategy ''; choose from decoupled, fedavg, heterofl, scalefl"),
+        ("strategy=", "unknown strategy ''; choose from decoupled, depthfl, fedavg, heterofl, scalefl"),
         ("fleet=tiny", "unknown fleet 'tiny'; choose from even, large, small"),
         ("train=[a]", "unknown train '[a]'; choose from bert, default, paper_cifar"),
         (
@@ -194,7 +194,7 @@ MODELS = ", ".join(choices("model"))
         (
             "strategy=heterofI",
             "unknown strategy 'heterofI'; did you mean heterofl? "
-            "Choose from decoupled, fedavg, heterofl, scalefl",
+            "Choose from decoupled, depthfl, fedavg, heterofl, scalefl",
         ),
         (
             "weighting=exampels",
