@@ -172,7 +172,7 @@ MODELS = ", ".join(choices("model"))
             "strategy=foo",
             "unknown strategy 'foo'; choose from decoupled, depthfl, fedavg, heterofl, scalefl",
         ),
-        ("strategy=", "unknown strategy ''; choose from decoupled, depthfl, fedavg, heterofl, scalefl"),
+        ("strategy=", f"unknown strategy ''; choose from {STRATEGIES}"),
         ("fleet=tiny", "unknown fleet 'tiny'; choose from even, large, small"),
         ("train=[a]", "unknown train '[a]'; choose from bert, default, paper_cifar"),
         (
