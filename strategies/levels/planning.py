@@ -172,7 +172,7 @@ def search_depths(
             depth: costs.of(_counted_exits(task, {*depths, depth})).of(kind) / target - 1
             for depth in range(lowest + 1, task.units + 1)
         }
-        affordable = [depth for depth, excess in found.items() if excess <= tolerance]
+        affordable = [depth for depth, excess in found.items() if round(excess, 9) <= tolerance]
         if not affordable and not depths:
             closest = min(found, key=lambda depth: found[depth])
             raise PlanError(

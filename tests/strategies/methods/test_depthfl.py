@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from models import Slice, SlicedNetwork, State
-from models.families import _FAMILIES, Walk, register
+from models.families import _FAMILIES, Family, Walk
 from protocol.environment import MEMORY
 from protocol.records import Profile, Work
 from server_app.building import evaluator, strategy_of
@@ -164,8 +164,8 @@ def test_networks_that_leave_it_open_have_the_paper_s_heads(overrides: str, head
     [
         (
             "strategy.ratios=null strategy.widths=[0.5,1]",
-            "strategy: widths are [0.5, 1.0]: expected null, since DepthFL's levels differ in depth "
-            "alone; give ratios, or splits of width 1",
+            "strategy: widths are [0.5, 1.0]: expected null, since DepthFL's levels differ in "
+            "depth alone; give ratios, or splits of width 1",
         ),
         (
             "strategy.ratios=null strategy.splits=[[3,0.5],[9,1]]",
@@ -208,9 +208,7 @@ class Scalar(SlicedNetwork):
 @pytest.fixture
 def scalar(monkeypatch: pytest.MonkeyPatch) -> DepthFL:
     """Four clients of one level, whose loss of a client i is (w - target_i)^2 / 2."""
-    monkeypatch.setitem(_FAMILIES, "scalar", None)  # type: ignore[arg-type]  # removed afterwards
-    del _FAMILIES["scalar"]
-    register("scalar", 1)(Scalar)
+    monkeypatch.setitem(_FAMILIES, "scalar", Family(Scalar, 1))
     monkeypatch.setattr(
         depthfl,
         "mutual_distillation",
@@ -243,7 +241,7 @@ def a_round(made: DepthFL, targets: dict[int, float], memories: Memories, steps:
         optimiser = torch.optim.SGD(net.parameters(), 0.1)
         for _ in range(steps):
             optimiser.zero_grad()
-            training.loss(placed(net), torch.zeros(1, 1), torch.tensor([target])).backward()  # type: ignore[arg-type,no-untyped-call]
+            training.loss(placed(net), torch.zeros(1, 1), torch.tensor([target])).backward()  # type: ignore[arg-type]
             optimiser.step()
         reply = training.reply(net)  # type: ignore[arg-type]
         sent[str(client)] = reply["w"].clone()
@@ -378,7 +376,7 @@ def test_every_parameter_sent_gets_a_gradient() -> None:
         training = DepthFLTraining(made.settings, work, digits(8), {})
         training.begin(net)
         loss = training.loss(placed(net), torch.randn(8, 1, 8, 8), torch.arange(8))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         idle = [name for name, p in net.named_parameters() if p.grad is None or not p.grad.any()]
         assert idle == []
 
@@ -392,8 +390,8 @@ def test_the_mean_of_logits_is_the_answer_where_exits_disagree() -> None:
     assert (int(mean.argmax()), int(torch.tensor(LOGITS[2]).argmax())) == (0, 2)
 
 
-def disagreeing(made: DepthFL) -> None:
-    """Let the exits answer the same to all inputs: the first is sure of class 3, the last of 7."""
+def disagreeing(made: DepthFL) -> State:
+    """Return a state whose exits answer the same to all inputs: first class 3, surely, last 7."""
     state = {name: t.clone() for name, t in made.state.items()}
     for name in state:
         if name.endswith(("fc.weight", "linear.weight", "fc.bias", "linear.bias")):
@@ -401,7 +399,7 @@ def disagreeing(made: DepthFL) -> None:
     first = made.levels[0].split.depth
     state[f"exits.{first}.fc.bias"][3] = 4.0
     state["linear.bias"][7] = 1.0
-    made.state = state
+    return state
 
 
 @pytest.mark.parametrize("answer", ["ensemble", "last"])
@@ -409,7 +407,7 @@ def test_the_server_tests_the_ensemble_and_each_exit(answer: str) -> None:
     config = compose(f"{RUN} strategy.answer={answer}")
     made = strategy_of(config)
     assert isinstance(made, DepthFL)
-    disagreeing(made)
+    made.state = disagreeing(made)
     found = evaluate_submodels(made, evaluator(config))["levels"]["4"]
     first, *_, last = found["exits"].values()
     assert first["accuracy"] != last["accuracy"]
@@ -425,9 +423,7 @@ def test_the_server_tests_the_ensemble_and_each_exit(answer: str) -> None:
 def test_clients_and_predict_answer_with_the_ensemble(
     federate: Federate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        DepthFL, "server_step", lambda self, state, previous: (disagreeing(self), self.state)[1]
-    )
+    monkeypatch.setattr(DepthFL, "server_step", lambda self, state, previous: disagreeing(self))
     _, lines = federate(f"{RUN} rounds=1 dataset.max_train=400 dataset.test=0.4 name=run")
     level = load_level(tmp_path / "runs" / "run")
     predictor = Predictor(level, 16)
