@@ -257,7 +257,7 @@ MODELS = ", ".join(choices("model"))
             "strategy: widths are [0.5, 0.25]: expected to rise from above 0 to 1, the full model",
         ),
         ("model.norm=x", "model: unknown norm 'x'; choose from bn, bn-running, bn-static, gn"),
-        ("model.head=x", "model: unknown exit head 'x'; choose from conv, pool"),
+        ("model.head=x", "model: unknown exit head 'x'; choose from conv, pool, attention"),
         ("model=bert", "model: bert reads tokens, but the data set digits holds images"),
         ("dataset=sst2", "model: resnet20 reads images, but the data set sst2 holds tokens"),
         ("train.optimizer=lion", "unknown train.optimizer 'lion'; choose from sgd, adamw"),

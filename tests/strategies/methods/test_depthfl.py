@@ -9,12 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from flwr.app import Message
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from data import client_data
 from models import Slice, SlicedNetwork, State
 from models.families import _FAMILIES, Family, Walk
+from nestfl.cli import app as cli
+from nestfl.comparing.results import Result
+from nestfl.comparing.trials import Trial
 from protocol.environment import MEMORY
 from protocol.records import Profile, Work
 from server_app.building import evaluator, strategy_of
@@ -438,9 +443,26 @@ def test_clients_and_predict_answer_with_the_ensemble(
     assert predictor.plan_for_budget(1.0, "share") == TO_THE_END
     surest = predictor.answer(images, predictor.plan_for_threshold(0.8))
     assert (surest.classes.tolist(), surest.exits.tolist()) == ([3] * 6, [0] * 6)
-    assert lines[-1]["asked"]["local"]["answered"] == 4
     assert lines[-1]["asked"]["local"]["refused"] == {}
+    for client, score in lines[-1]["scores"]["global"].items():
+        threes = client_data(level.dataset, int(client)).test.labels == 3
+        assert score == pytest.approx(float(threes.float().mean()))
     assert lines[-1]["levels"]["4"]["exits"].keys() == {str(unit) for unit in level.exits}
+
+
+def test_a_run_is_reported_compared_and_asked(federate: Federate, tmp_path: Path) -> None:
+    federate(f"{RUN} rounds=1 report=true name=run")
+    directory = tmp_path / "runs" / "run"
+    page = (directory / "report.html").read_text()
+    assert "Accuracy against the cost of an answer" in page
+    result = Result.read(Trial({}), directory)
+    assert result is not None
+    level = result.summary["levels"]["4"]
+    assert result.scores["level 4"] == level["ensemble"]["accuracy"]
+    assert result.scores["level 4, exit 9"] == level["exits"]["9"]["accuracy"]
+    asked = CliRunner().invoke(cli, ["predict", str(directory), "--table"])
+    assert asked.exit_code == 0
+    assert "against the ensemble of all exits." in " ".join(asked.stdout.split())
 
 
 def test_settings_by_hand_are_those_of_the_yaml() -> None:
