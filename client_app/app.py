@@ -69,7 +69,8 @@ def test(message: Message, context: Context) -> Message:
     if work.statistics == "own":
         net = with_own_statistics(net, data.train, work.train)
     parts = {"test": data.test, "validation": data.validation}
-    reports = evaluate(net, parts[work.part], work.train)
+    settings = method(work.method).Settings(**work.settings)
+    reports = evaluate(net, parts[work.part], work.train, settings.ensemble)
     if not reports:
         raise ValueError(f"this client has no {work.part} examples")
     found = Evaluation(

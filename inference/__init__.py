@@ -2,6 +2,7 @@
 
 from inference.anytime import Answers, anytime
 from inference.early_exit import classify
+from inference.ensemble import RunningEnsemble, WholeEnsemble
 from inference.latency import milliseconds
 from inference.thresholds import (
     BudgetError,
@@ -16,6 +17,8 @@ from models.frozen import freeze, needs_statistics, only_last_exit
 __all__ = [
     "Answers",
     "BudgetError",
+    "RunningEnsemble",
+    "WholeEnsemble",
     "anytime",
     "cheapest_thresholds",
     "classify",

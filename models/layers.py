@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 NormKind = Literal["bn", "bn-running", "bn-static", "gn"]
 ScalerKind = Literal["none", "train", "always"]
-HeadKind = Literal["conv", "pool"]
+HeadKind = Literal["conv", "pool", "attention"]
 StepKind = Literal["none", "learnable", "constant"]
 
 
@@ -132,11 +133,65 @@ class ConvHead(PoolHead):
         return super().forward(x)
 
 
+class SeparableConv(nn.Module):
+    """Two depthwise 3x3 convolutions, each mixed by a 1x1; the first halves the image's sides."""
+
+    def __init__(self, inputs: int, outputs: int, norm: Norm, scale: nn.Module) -> None:
+        super().__init__()
+        self.depthwise1 = nn.Conv2d(inputs, inputs, 3, 2, padding=1, groups=inputs, bias=False)
+        self.pointwise1 = nn.Conv2d(inputs, inputs, 1, bias=False)
+        self.norm1 = norm(inputs)
+        self.depthwise2 = nn.Conv2d(inputs, inputs, 3, padding=1, groups=inputs, bias=False)
+        self.pointwise2 = nn.Conv2d(inputs, outputs, 1, bias=False)
+        self.norm2 = norm(outputs)
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm1(self.scale(self.pointwise1(self.depthwise1(x)))))
+        return F.relu(self.norm2(self.scale(self.pointwise2(self.depthwise2(x)))))
+
+
+class AttentionHead(PoolHead):
+    """DepthFL's exit: a mask over the features, then separable convolutions to the last stage's.
+
+    `channels` are those of the exit's stage and of each stage behind it. The mask is brought to the
+    features' own size, so that odd sides and single pixels pass.
+    """
+
+    def __init__(
+        self, channels: Sequence[int], num_classes: int, norm: Norm, scale: nn.Module
+    ) -> None:
+        super().__init__(channels[-1], num_classes)
+        first = channels[0]
+        self.attention = SeparableConv(first, first, norm, scale)
+        self.attention_norm = norm(first)
+        self.convs = nn.Sequential(
+            *(SeparableConv(inputs, outputs, norm, scale) for inputs, outputs in pairwise(channels))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = F.relu(self.attention_norm(self.attention(x)))
+        mask = F.interpolate(mask, x.shape[2:], mode="bilinear", align_corners=False)
+        return super().forward(self.convs(x * mask.sigmoid()))
+
+
 def exit_head(
-    kind: HeadKind, channels: int, num_classes: int, norm: Norm, scale: nn.Module
+    kind: HeadKind,
+    channels: int,
+    num_classes: int,
+    norm: Norm,
+    scale: nn.Module,
+    later: Sequence[int] | None = None,
 ) -> nn.Module:
-    if kind not in ("conv", "pool"):
-        raise ValueError(f"unknown exit head {kind!r}; choose from conv, pool")
+    """Return an early exit's head; `later` are the channels of the stages behind the exit's.
+
+    A network that does not name them has no attention heads.
+    """
+    choices = ("conv", "pool") if later is None else ("conv", "pool", "attention")
+    if kind not in choices:
+        raise ValueError(f"unknown exit head {kind!r}; choose from {', '.join(choices)}")
+    if kind == "attention":
+        return AttentionHead((channels, *(later or ())), num_classes, norm, scale)
     if kind == "pool":
         return PoolHead(channels, num_classes)
     return ConvHead(channels, num_classes, norm, scale)

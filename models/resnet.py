@@ -162,7 +162,8 @@ class ResNet(SlicedNetwork):
 
     def _exit(self, head: HeadKind, unit: int, num_classes: int) -> nn.Module:
         stage, _ = self.architecture.unit(unit)
-        return exit_head(head, self._width(stage), num_classes, self.norm, self._scaler(stage))
+        width, *later = (self._width(each) for each in range(stage, len(self.architecture.outputs)))
+        return exit_head(head, width, num_classes, self.norm, self._scaler(stage), later)
 
     def _width(self, stage: int) -> int:
         """Return the channels that a stage of the slice gives."""

@@ -225,7 +225,10 @@ def _classes(given: object) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A network on a client's data: the accuracy and the loss of each exit."""
+    """A network on a client's data: the accuracy and the loss of each exit, and of their ensemble.
+
+    The last is the network's own answer: an ensemble is tested where it is that.
+    """
 
     examples: int
     accuracy: tuple[float, ...]
@@ -242,7 +245,7 @@ class Evaluation:
 
     @classmethod
     def read(cls, content: RecordDict, exits: int) -> Evaluation:
-        """Return a client's test of a network with so many exits, or raise ProtocolError."""
+        """Return a client's test of so many exits, an ensemble counted, or raise ProtocolError."""
         with reading("a report"):
             check_names(content, (METRICS,), "the reply", "names")
             metrics = _record(content, METRICS, MetricRecord)

@@ -29,9 +29,10 @@ def strategy_of(
 def evaluator(config: Config) -> Evaluate:
     """Return what tests a network on the global test set, which nobody trains on."""
     data, settings = global_test(config.dataset), config.train
+    ensemble = config.strategy.ensemble
 
     def evaluated(net: nn.Module) -> Evaluation:
-        reports = evaluate(net, data, settings)  # type: ignore[arg-type]
+        reports = evaluate(net, data, settings, ensemble)  # type: ignore[arg-type]
         return Evaluation(
             len(data),
             tuple(report.accuracy for report in reports),

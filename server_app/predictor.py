@@ -19,6 +19,8 @@ from data.inputs import Inputs
 from inference import (
     Answers,
     BudgetError,
+    RunningEnsemble,
+    WholeEnsemble,
     anytime,
     cheapest_thresholds,
     classify,
@@ -57,7 +59,10 @@ CostUnit = Literal["share", "ms"]
 
 @dataclass(frozen=True)
 class Prices:
-    """The cost of a sample that leaves at each exit, and of one that has no early exit to pass."""
+    """The cost of a sample that leaves at each exit, and of one that runs to the end.
+
+    That one has no early head to pass, unless its answer is the ensemble of all.
+    """
 
     exits: tuple[float, ...]
     full: float
@@ -70,7 +75,10 @@ class Prices:
 
 @dataclass(frozen=True)
 class Plan:
-    """Each exit's threshold; without thresholds all samples run to the end, past no early head."""
+    """Each exit's threshold; without thresholds all samples run to the end.
+
+    They pass no early head on the way, unless the answer is the ensemble of all.
+    """
 
     thresholds: tuple[float, ...] | None
 
@@ -93,7 +101,10 @@ class Result:
 
 
 class Predictor:
-    """Answers with a level's network, as this machine computes it best."""
+    """Answers with a level's network, as this machine computes it best.
+
+    An ensemble answers at each exit with the mean of the logits up to it.
+    """
 
     def __init__(
         self, level: RestoredLevel, batch_size: int, watch: Watch[Tensor] = unwatched
@@ -105,8 +116,10 @@ class Predictor:
             batches = islice(evaluation_batches(self._clients.train), CALIBRATION_BATCHES)
             placed = (self._placed(images) for images, _ in batches)
             net = freeze(net, self.watch(placed, CALIBRATION_BATCHES, "gathering statistics"))
-        self.net: SlicedNetwork = net
-        self.alone = only_last_exit(net, level.exits[-1])
+        self.net: SlicedNetwork = RunningEnsemble(net) if level.ensemble else net
+        self.to_the_end = (
+            WholeEnsemble(net) if level.ensemble else only_last_exit(net, level.exits[-1])
+        )
 
     @cached_property
     def _clients(self) -> ClientData:
@@ -144,14 +157,15 @@ class Predictor:
     @cached_property
     def macs(self) -> Prices:
         task, held = self.level.task, self.level.slice
-        (full,) = macs_by_exit(task, replace(held, exits=self.level.exits[-1:]))
+        passed = held if self.level.ensemble else replace(held, exits=self.level.exits[-1:])
+        full = macs_by_exit(task, passed)[-1]
         return Prices(tuple(map(float, macs_by_exit(task, held))), full)
 
     @cached_property
     def milliseconds(self) -> Prices:
         """Measure the prices here, in batches of the size asked for."""
         batch = next(self.batches(self._validation))
-        (full,) = milliseconds(self.alone, batch)
+        (full,) = milliseconds(self.to_the_end, batch)
         return Prices(tuple(milliseconds(self.net, batch)), full)
 
     def plan_for_budget(self, budget: float, unit: CostUnit) -> Plan:
@@ -184,7 +198,7 @@ class Predictor:
         """Answer a batch, on the CPU: with the answers a GPU is done, and can be timed."""
         if plan.thresholds is not None:
             return joined([classify(self.net, batch, plan.thresholds)])
-        found = joined([classify(self.alone, batch, ())])
+        found = joined([classify(self.to_the_end, batch, ())])
         return replace(found, exits=torch.full_like(found.exits, len(self.level.exits) - 1))
 
     def answer_all(self, data: Examples, plan: Plan) -> Answers:

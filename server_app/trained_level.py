@@ -37,6 +37,8 @@ class RestoredLevel:
     """Whether its static norms' statistics are of earlier weights: an evaluation gathers them."""
     untrained: bool = False
     """Whether no client had trained it when the checkpoint was written."""
+    ensemble: bool = False
+    """Whether its answer is the mean of its exits' logits, not its last exit's."""
     validation: float | None = None
     """The round's score on the clients' validation parts, if they were asked."""
 
@@ -80,6 +82,7 @@ class TrainedRun:
             round=self._saved.round,
             outdated_statistics=static and "levels" not in metrics,
             untrained=number in self._strategy.untrained,
+            ensemble=self._config.strategy.ensemble,
             validation=metrics.get("validation"),
         )
 

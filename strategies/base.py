@@ -223,7 +223,7 @@ class NestedStrategy(Method, Strategy):
         state, self.round = fold.result(round), round
         self.state = self.server_step(state, self.state)
         self.untrained -= {level for level, part in self.tally.slices.items() if part.replied}
-        if self.Training.remembers:
+        if self.settings.remembers:
             self.last_replies |= {client: round for client, _ in fold.losses}
 
     # --- evaluation ------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ class Method:
             method=self.settings.name,
             settings=self.settings,
             told=assigned.told,
-            recall=self._recall(assigned) if self.Training.remembers else None,
+            recall=self._recall(assigned) if self.settings.remembers else None,
             round=round,
             seed=seed,
             statistics=federation.evaluate.statistics,

@@ -35,19 +35,32 @@ class MethodSettings:
         """Raise `ValueError` if a federation cannot be run with these settings."""
 
     def complete(self, model: ModelConfig) -> ModelConfig:
-        """Return the model with the norm and the scaler that are asked for, if it leaves them open.
+        """Return the model with the options that are asked for, where it leaves them open.
 
         A run of a model that has no such choice says so when it starts.
         """
-        asked = {"norm": self.norm, "scaler": self.scaler}
-        taken = {
-            k: v for k, v in asked.items() if v is not None and k in family(model.name).options
-        }
+        known = family(model.name).options
+        taken = {k: v for k, v in self.asked.items() if v is not None and k in known}
         return replace(model, options={**taken, **model.options})
+
+    @property
+    def asked(self) -> dict[str, str | None]:
+        """What the method asks of networks, by the names of their options; None asks nothing."""
+        return {"norm": self.norm, "scaler": self.scaler}
 
     @property
     def need_clients(self) -> bool:
         """Whether the levels follow from what the clients afford."""
+        return False
+
+    @property
+    def remembers(self) -> bool:
+        """Whether clients keep something from one of their rounds to the next: their `memory`."""
+        return False
+
+    @property
+    def ensemble(self) -> bool:
+        """Whether a network answers with the mean of its exits' logits, not with its last exit."""
         return False
 
 
@@ -111,9 +124,13 @@ class PlannedSettings(MethodSettings):
         elif self.splits:
             splits = [Split(int(depth), width) for depth, width in self.splits]
         else:
-            splits = search_splits(task, ratios, self.tolerance, self.cost, rounding=self.rounding)
+            splits = self.search(task, ratios)
         levels = levels_of(task, splits, self.rounding)
         return levels if early_exits else [own_exit_only(task, each) for each in levels]
+
+    def search(self, task: Task, ratios: tuple[float, ...]) -> list[Split]:
+        """Return the splits that cost these ratios: by Eq. (1) of ScaleFL."""
+        return search_splits(task, ratios, self.tolerance, self.cost, rounding=self.rounding)
 
     def _given(self) -> list[str]:
         return [name for name in ("widths", "ratios", "splits") if getattr(self, name)]

@@ -8,6 +8,7 @@ from strategies.base import NestedStrategy
 
 METHODS = {
     "decoupled": "strategies.methods.decoupled:Decoupled",
+    "depthfl": "strategies.methods.depthfl:DepthFL",
     "fedavg": "strategies.methods.fedavg:FedAvg",
     "fjord": "strategies.methods.fjord:FjORD",
     "heterofl": "strategies.methods.heterofl:HeteroFL",

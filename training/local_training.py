@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -26,16 +26,14 @@ class LocalTraining:
     One is made for each message. It lives as long as the client works on it.
     """
 
-    remembers: ClassVar[bool] = False
-    """Whether clients keep something from one of their rounds to the next: `memory`."""
-
     def __init__(self, settings: Any, work: Work, data: Examples, memory: State) -> None:
         self.settings = settings
         """The method's settings, as the server has them."""
         self.work, self.data = work, data
         self.memory: Mapping[str, Tensor] = memory
         """What this client remembers; empty in its first round, or where it has lost it. What it
-        is after the training is kept for the client's next round."""
+        is after the training is kept for the client's next round, if the settings say that
+        clients remember."""
         self.classes: tuple[int, ...] | None = None
         """The classes of its examples, if the server is to know them."""
 

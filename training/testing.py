@@ -30,14 +30,21 @@ class ExitReport:
     examples: int
 
 
-def evaluate(net: SlicedNetwork, data: Examples, settings: TrainSettings) -> list[ExitReport]:
-    """Return one report for each exit held, in order; none if there are no examples."""
+def evaluate(
+    net: SlicedNetwork, data: Examples, settings: TrainSettings, ensemble: bool = False
+) -> list[ExitReport]:
+    """Return one report for each exit held, in order; none if there are no examples.
+
+    With `ensemble` one more is of the mean of the exits' logits.
+    """
     place = Placement.of(settings, net)
     net.to(place.device).eval()
     losses, hits = [], []
     with torch.inference_mode():
         for inputs, labels in evaluation_batches(resident(data, place.device)):
             answers = torch.stack(place.logits(net, inputs))  # [exits, batch, classes]
+            if ensemble:
+                answers = torch.cat((answers, answers.mean(0, keepdim=True)))
             repeated = labels.expand(len(answers), -1)
             each = F.cross_entropy(answers.transpose(1, 2), repeated, reduction="none")
             losses.append(each.sum(1))

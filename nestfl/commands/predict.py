@@ -164,8 +164,8 @@ def show(report: Report, console: Console | None = None) -> None:
     else:
         console.print(
             f"Measured here in batches of {report.predictor.batch_size}, side by side; thresholds "
-            "are of the clients' validation data. Speed-up and share are against the last exit "
-            "alone, without the early exits' heads.",
+            "are of the clients' validation data. Speed-up and share are against "
+            f"{_to_the_end(report.predictor.level)}.",
             highlight=False,
         )
 
@@ -210,6 +210,12 @@ def _title(level: RestoredLevel) -> str:
     mark = " (untrained)" if level.untrained else ""
     score = "" if level.validation is None else f" (validation {level.validation:.2%})"
     return f"Level {level.number}{mark} after round {level.round}{score}"
+
+
+def _to_the_end(level: RestoredLevel) -> str:
+    if level.ensemble:
+        return "the ensemble of all exits"
+    return "the last exit alone, without the early exits' heads"
 
 
 def _outcomes(report: Report) -> tuple[str, list[dict[str, str]]]:
@@ -324,10 +330,11 @@ def draw(report: Report, path: Path) -> None:
         "M MACs a sample": [outcome.result.macs / 1e6 for outcome in report.outcomes],
         "ms a sample, measured": [outcome.milliseconds for outcome in report.outcomes],
     }
+    last = f"always {'all exits' if report.predictor.level.ensemble else 'the last exit'}"
     for column, (label, values) in enumerate(costs.items(), 1):
         axes = figure.add_subplot(1, 2, column)
         axes.plot(values[:-1], accuracies[:-1], "o-", label="early exits")
-        axes.plot(values[-1], accuracies[-1], "s", color="C3", label="always the last exit")
+        axes.plot(values[-1], accuracies[-1], "s", color="C3", label=last)
         axes.set(xlabel=label, ylabel="accuracy, %")
         axes.grid(alpha=0.3)
     axes.legend()

@@ -27,7 +27,8 @@ LevelMetrics = TypedDict(
     "LevelMetrics",
     {
         "exits": dict[str, ExitMetrics],  # by the unit that the exit follows
-        "accuracy": float,  # of the level's own answer, its last exit
+        "ensemble": ExitMetrics,  # of the mean of the exits' logits, where that is the answer
+        "accuracy": float,  # of the level's own answer: its last exit, or the ensemble
         "local": float,  # mean over the level's clients of their own model on their own test part
         "global": float,  # the same of the full model
         "validation": float,  # as local, on their validation parts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -160,9 +159,10 @@ def _dots(group: Group, colour: int | None) -> list[Dot]:
         if facts is None or "lack" in tested:
             continue
         for unit in tested.get("exits", {}):
-            pick = partial(_exit_accuracy, level=level, unit=unit)
-            known = [value for run in group.runs if (value := pick(run.summary)) is not None]
             macs, own = facts["exit_macs"].get(unit), unit == str(facts["exits"][-1])
+            # A level's own answer may be the ensemble of its exits.
+            pick = level_pick(level) if own else exit_pick(level, unit)
+            known = [value for run in group.runs if (value := pick(run.summary)) is not None]
             if macs is None or not known:
                 continue
             what = f"level {level}" if own else f"exit {unit} of level {level}"
@@ -190,7 +190,3 @@ def _budget_dots(group: Group, level: str, number: int, colour: int | None) -> l
         low, high = min(accuracies), max(accuracies)
         found.append(Dot(macs, mean, tint, text, low=low, high=high, small=True))
     return found
-
-
-def _exit_accuracy(summary: Mapping[str, Any], level: str, unit: str) -> float | None:
-    return exit_pick(level, unit)(summary)

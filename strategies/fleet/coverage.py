@@ -70,7 +70,7 @@ def describe(
 
 
 def _describe_levels(federation: Federation, settings: MethodSettings, coverage: Coverage) -> None:
-    for option, asked in (("norm", settings.norm), ("scaler", settings.scaler)):
+    for option, asked in settings.asked.items():
         if asked is not None and option not in family(federation.model.name).options:
             log.info(
                 "%s has no choice of %s: %s, which %s asks for, does not apply",

@@ -1,4 +1,4 @@
-"""Which slice each level holds: ScaleFL's split search (Eq. 1), and levels from budgets."""
+"""Which slice each level holds: ScaleFL's split search (Eq. 1), depths, and levels from budgets."""
 
 from __future__ import annotations
 
@@ -151,6 +151,37 @@ def _search_level(
         if all(candidate.excess < -tolerance for candidate in at_width):
             break
     return found
+
+
+def search_depths(
+    task: Task, ratios: Sequence[float], tolerance: float = 0.1, kind: CostKind = "parameters"
+) -> list[Split]:
+    """Return for each level the deepest split of full width that costs its target at most.
+
+    It may cost more by the tolerance. Its cost counts the exits of the levels below it, which lie
+    on its path, and at full depth those of the network itself. A level is deeper than the one below
+    it; only where no deeper one is cheap enough, it is as deep. The last level is whole.
+    """
+    _check_ratios(ratios)
+    whole = cost(task, task.whole, batch=NORMABLE).of(kind)
+    costs = path_costs(task, Slice(exits=tuple(range(1, task.units + 1))), kind)
+    depths: list[int] = []
+    for ratio in ratios[:-1]:
+        target, lowest = ratio * whole, depths[-1] if depths else 0
+        found = {
+            depth: costs.of(_counted_exits(task, {*depths, depth})).of(kind) / target - 1
+            for depth in range(lowest + 1, task.units + 1)
+        }
+        affordable = [depth for depth, excess in found.items() if round(excess, 9) <= tolerance]
+        if not affordable and not depths:
+            closest = min(found, key=lambda depth: found[depth])
+            raise PlanError(
+                f"level 1 of {task.model}: no depth costs {ratio:g} of the full model's {whole:,} "
+                f"{kind} at most, within {tolerance:g}; the closest is depth {closest} at "
+                f"{1 + found[closest]:.3f} of the target"
+            )
+        depths.append(max(affordable, default=lowest))
+    return [*(Split(depth, 1.0) for depth in depths), Split(task.units, 1.0)]
 
 
 def levels_of(task: Task, splits: Sequence[Split], rounding: Rounding = "floor") -> list[Level]:

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -24,7 +24,7 @@ from models import State, Task, family, names
 from models.slicing import Rounding, is_running_statistic, is_step_size
 from models.tensor_kinds import tensors_of
 from strategies.base import NestedStrategy
-from strategies.federation import Federation, ModelConfig, rises_to_one
+from strategies.federation import Federation, rises_to_one
 from strategies.levels.patterns import (
     CutKind,
     euler_steps,
@@ -76,11 +76,10 @@ class NeFLSettings(PlannedSettings):
                 "of each for a submodel"
             )
 
-    def complete(self, model: ModelConfig) -> ModelConfig:
-        """Return the model with step sizes, where it can have them."""
-        asked = {"steps": self.steps} if "steps" in family(model.name).options else {}
-        completed = super().complete(model)
-        return replace(completed, options={**asked, **completed.options})
+    @property
+    def asked(self) -> dict[str, str | None]:
+        """What is asked of networks: step sizes, too."""
+        return {**super().asked, "steps": self.steps}
 
     def check(self, federation: Federation) -> None:
         """Raise `ValueError` for patterns, steps or rules that the network has no place for."""

@@ -20,7 +20,8 @@ VALIDATION = "validation"
 """The test by which rounds are compared: a client's own level on its validation part."""
 
 Evaluate = Callable[[nn.Module], Evaluation]
-"""Tests a network on the server's data: the accuracy and the loss of each exit."""
+"""Tests a network on the server's data: the accuracy and the loss of each exit, and after these of
+their ensemble, where the method answers with it."""
 
 
 def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
@@ -33,12 +34,15 @@ def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
     for name, cut in method.tested().items():
         found = evaluate(method.submodels.network(method.submodels.of(cut), method.state))
         exits, lack = cut.level.slice.exits or (units,), lacks.get(cut.level.number)
+        scores = [
+            {"accuracy": accuracy, "loss": loss}
+            for accuracy, loss in zip(found.accuracy, found.loss, strict=True)
+        ]
+        ensemble = {"ensemble": scores.pop()} if method.settings.ensemble else {}
         levels[name] = {
             "accuracy": found.accuracy[-1],
-            "exits": {
-                str(unit): {"accuracy": accuracy, "loss": loss}
-                for unit, accuracy, loss in zip(exits, found.accuracy, found.loss, strict=True)
-            },
+            "exits": {str(unit): each for unit, each in zip(exits, scores, strict=True)},
+            **ensemble,
             **({"lack": lack} if lack else {}),
         }
     accuracies = [level["accuracy"] for level in levels.values() if "lack" not in level]
@@ -80,7 +84,8 @@ def client_scores(
     for question, content in answers:
         client = question.client.number
         try:
-            found = Evaluation.read(content, len(question.cut.level.slice.exits or (1,)))
+            exits = len(question.cut.level.slice.exits or (1,))
+            found = Evaluation.read(content, exits + method.settings.ensemble)
         except ProtocolError as error:
             tally.asked[question.what].refuse(client, error.reason, str(error))
         else:

@@ -53,7 +53,7 @@ def test_the_local_engine_gives_the_same_weights(finished: Path, tmp_path: Path)
 def test_a_wrong_override_ends_at_once_with_the_choices() -> None:
     done = nestfl("run", "strategy=nope")
     assert done.returncode == 2
-    assert "unknown strategy 'nope'; choose from decoupled, fedavg, heterofl" in done.stderr
+    assert "unknown strategy 'nope'; choose from decoupled, depthfl, fedavg" in done.stderr
 
 
 AS_NOBODY = ["--reuid=65534", "--regid=65534", "--clear-groups"]

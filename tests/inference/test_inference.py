@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from inference import (
     BudgetError,
+    RunningEnsemble,
+    WholeEnsemble,
     anytime,
     cheapest_thresholds,
     classify,
@@ -83,6 +85,25 @@ def test_who_is_sure_leaves_and_answers_keep_the_order_of_the_inputs() -> None:
     assert answers.classes.tolist() == [1, 1, 0, 0]
     assert answers.confidence.tolist() == pytest.approx([0.8, 0.9, 0.9, 0.95])
     assert net.passed == [4, 2, 1]
+
+
+def test_an_ensemble_answers_at_each_exit_with_the_mean_of_those_so_far() -> None:
+    means = [SAMPLES[:, : count + 1].mean(1) for count in range(3)]
+    for found, mean in zip(RunningEnsemble(Given())(SAMPLES), means, strict=True):
+        torch.testing.assert_close(found, mean)
+    (whole,) = WholeEnsemble(Given())(SAMPLES)
+    torch.testing.assert_close(whole, means[-1])
+
+
+def test_who_leaves_an_ensemble_takes_its_logits_along() -> None:
+    """Two leave at the first exit; the others' means are of their own logits."""
+    net = Given()
+    answers = classify(RunningEnsemble(net), SAMPLES, [0.85, 0.99])
+    assert answers.exits.tolist() == [2, 0, 2, 0]
+    staying = SAMPLES[[0, 2]].mean(1).softmax(1).max(1)
+    assert answers.classes[[0, 2]].tolist() == staying.indices.tolist()
+    torch.testing.assert_close(answers.confidence[[0, 2]], staying.values)
+    assert net.passed == [4, 2, 2]
 
 
 def test_the_walk_ends_when_nobody_is_left() -> None:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from models import (
     Slice,
@@ -24,7 +25,7 @@ from models import (
     register,
     slice_map,
 )
-from models.layers import NormKind, StaticBatchNorm2d
+from models.layers import AttentionHead, NormKind, StaticBatchNorm2d
 from models.pretrained import load_pretrained
 from models.residual_blocks import BasicBlock, Bottleneck, Channels
 from models.resnet import Architecture, ResNet
@@ -112,12 +113,45 @@ def test_digits_of_one_channel_and_8x8_pixels_pass(name: str, stem: str) -> None
     assert [logits.shape for logits in net(torch.randn(4, 1, 8, 8))] == [(4, 10), (4, 10)]
 
 
-@pytest.mark.parametrize("head", ["conv", "pool"])
+@pytest.mark.parametrize("head", ["conv", "pool", "attention"])
 def test_an_exit_can_follow_any_block(head: str) -> None:
     exits = tuple(range(1, 10))
     net = build("resnet20", 10, slice=Slice(exits=exits), head=head)
     assert len(net(torch.randn(2, 3, 16, 16))) == 9
     assert list(net.exits) == [str(unit) for unit in exits[:-1]]
+
+
+@pytest.mark.parametrize("width", [1.0, 0.3])
+@pytest.mark.parametrize(("channels", "size"), [(3, 32), (1, 8), (1, 28), (3, 1)])
+def test_attention_heads_take_images_of_any_size(width: float, channels: int, size: int) -> None:
+    """Of 28 pixels the third stage has seven, which are halved to four and brought back."""
+    held = Slice(width, exits=(2, 4, 6, 8))
+    net = build("resnet18", 10, channels, held, head="attention")
+    found = net(torch.randn(3, channels, size, size))
+    assert [logits.shape for logits in found] == [(3, 10)] * 4
+
+
+def test_an_attention_head_doubles_its_channels_up_to_the_last_stage_s() -> None:
+    net: Any = build("resnet18", 10, slice=Slice(0.5, exits=(1, 4, 6, 7, 8)), head="attention")
+    widths = {
+        unit: [conv.pointwise2.out_channels for conv in (head.attention, *head.convs)]
+        for unit, head in net.exits.items()
+    }
+    assert widths == {"1": [32, 64, 128, 256], "4": [64, 128, 256], "6": [128, 256], "7": [256]}
+    assert all(head.fc.in_features == 256 for head in net.exits.values())
+
+
+def test_an_attention_head_masks_what_it_reads() -> None:
+    """Where the mask's last norm is zero it is sigmoid(0), a half, of all that it reads."""
+    head = AttentionHead((64,), 10, nn.BatchNorm2d, nn.Identity())
+    features = torch.randn(4, 64, 5, 5)
+    nn.init.zeros_(head.attention_norm.weight)  # type: ignore[arg-type]
+    torch.testing.assert_close(head(features), head.fc(features.mean((2, 3)) / 2))
+
+
+def test_a_network_without_attention_heads_names_those_that_it_has() -> None:
+    with pytest.raises(ValueError, match=r"unknown exit head 'attention'; choose from conv, pool$"):
+        build("efficientnet_b4", 10, slice=Slice(exits=(5,)), device="meta", head="attention")
 
 
 def test_nothing_behind_the_last_exit_exists() -> None:
@@ -236,7 +270,7 @@ def test_a_slice_computes_what_the_masked_network_computes(
         exits=exits,
     )
     window = Window(data.draw(st.sampled_from(WINDOWS)), data.draw(st.integers(0, 99)))
-    head = data.draw(st.sampled_from(["conv", "pool"]))
+    head = data.draw(st.sampled_from(["conv", "pool", "attention"]))
     assert_slice_equals_masked_full(
         "resnet20", held, window, tuple(range(1, 10)), norm=norm, head=head
     )

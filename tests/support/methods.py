@@ -119,8 +119,6 @@ class HalfSteps(NestedStrategy):
 class PullingTraining(LocalTraining):
     """Pulls towards where the client's last training ended, which it remembers."""
 
-    remembers = True
-
     def begin(self, network: SlicedNetwork) -> None:
         self.anchors = {n: p.detach().clone() for n, p in network.named_parameters()}
         self.anchors |= {n: t for n, t in self.memory.items() if n in self.anchors}
@@ -134,8 +132,17 @@ class PullingTraining(LocalTraining):
         return network.state_dict()
 
 
+@dataclass(frozen=True, kw_only=True)
+class PullingSettings(PlannedSettings):
+    name: str = "pulling"
+
+    @property
+    def remembers(self) -> bool:
+        return True
+
+
 class Pulling(NestedStrategy):
-    Settings = settings_named("pulling")
+    Settings = PullingSettings
     Training = PullingTraining
 
 

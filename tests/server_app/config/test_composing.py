@@ -59,7 +59,7 @@ def round_tripped(config: Config, folder: Path) -> Config:
     return load(folder / CONFIG_FILE)
 
 
-STRATEGIES = "decoupled, fedavg, heterofl, scalefl"
+STRATEGIES = "decoupled, depthfl, fedavg, heterofl, scalefl"
 
 
 @pytest.mark.parametrize("override", ["", *EVERY_CHOICE])
@@ -170,9 +170,9 @@ MODELS = ", ".join(choices("model"))
     [
         (
             "strategy=foo",
-            "unknown strategy 'foo'; choose from decoupled, fedavg, heterofl, scalefl",
+            "unknown strategy 'foo'; choose from decoupled, depthfl, fedavg, heterofl, scalefl",
         ),
-        ("strategy=", "unknown strategy ''; choose from decoupled, fedavg, heterofl, scalefl"),
+        ("strategy=", f"unknown strategy ''; choose from {STRATEGIES}"),
         ("fleet=tiny", "unknown fleet 'tiny'; choose from even, large, small"),
         ("train=[a]", "unknown train '[a]'; choose from bert, default, paper_cifar"),
         (
@@ -194,7 +194,7 @@ MODELS = ", ".join(choices("model"))
         (
             "strategy=heterofI",
             "unknown strategy 'heterofI'; did you mean heterofl? "
-            "Choose from decoupled, fedavg, heterofl, scalefl",
+            "Choose from decoupled, depthfl, fedavg, heterofl, scalefl",
         ),
         (
             "weighting=exampels",
@@ -257,7 +257,7 @@ MODELS = ", ".join(choices("model"))
             "strategy: widths are [0.5, 0.25]: expected to rise from above 0 to 1, the full model",
         ),
         ("model.norm=x", "model: unknown norm 'x'; choose from bn, bn-running, bn-static, gn"),
-        ("model.head=x", "model: unknown exit head 'x'; choose from conv, pool"),
+        ("model.head=x", "model: unknown exit head 'x'; choose from conv, pool, attention"),
         ("model=bert", "model: bert reads tokens, but the data set digits holds images"),
         ("dataset=sst2", "model: resnet20 reads images, but the data set sst2 holds tokens"),
         ("train.optimizer=lion", "unknown train.optimizer 'lion'; choose from sgd, adamw"),

@@ -22,6 +22,7 @@ from strategies.levels.planning import (
     cluster_budgets,
     halving_ratios,
     levels_of,
+    search_depths,
     search_splits,
 )
 
@@ -206,6 +207,42 @@ def test_a_depth_that_the_network_does_not_have_is_refused(
 def test_no_splits_are_no_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PlanError, match="no splits: expected one for each level"):
         levels_of(toy(monkeypatch, {}), [])
+
+
+# --- depth alone -------------------------------------------------------------------------------
+
+DEPTHS: Table = {(1, 1.0): 100, (2, 1.0): 180, (3, 1.0): 440, (4, 1.0): 800}
+
+
+@pytest.mark.parametrize(
+    ("ratios", "depths"),
+    [
+        ([0.125, 0.25, 0.5, 1], [1, 2, 3, 4]),  # 440 is just 0.1 above half of 800
+        ([0.13, 0.51, 1], [1, 3, 4]),
+        ([0.13, 0.14, 0.15, 1], [1, 1, 1, 4]),
+        ([0.95, 1], [4, 4]),
+        ([1], [4]),
+    ],
+)
+def test_a_level_of_depth_is_the_deepest_that_it_affords(
+    monkeypatch: pytest.MonkeyPatch, ratios: list[float], depths: list[int]
+) -> None:
+    found = search_depths(toy(monkeypatch, DEPTHS), ratios)
+    assert found == [Split(depth, 1.0) for depth in depths]
+
+
+def test_a_first_unit_that_costs_too_much_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = (
+        "level 1 of toy: no depth costs 0.1 of the full model's 800 parameters at most, within "
+        "0.1; the closest is depth 1 at 1.250 of the target"
+    )
+    with pytest.raises(PlanError, match=told):
+        search_depths(toy(monkeypatch, DEPTHS), [0.1, 1])
+
+
+def test_ratios_of_depths_rise_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PlanError, match="expected to rise from above 0 to 1"):
+        search_depths(toy(monkeypatch, DEPTHS), [0.5, 0.25, 1])
 
 
 # --- budgets -----------------------------------------------------------------------------------
