@@ -59,7 +59,10 @@ def round_tripped(config: Config, folder: Path) -> Config:
     return load(folder / CONFIG_FILE)
 
 
-STRATEGIES = "decoupled, depthfl, fedavg, heterofl, scalefl"
+STRATEGIES = (
+    "decoupled, depthfl, fedavg, fjord, heterofl, nefl, nefl_d, nefl_d_nl, nefl_do, nefl_nl, "
+    "nefl_w, scalefl"
+)
 
 
 @pytest.mark.parametrize("override", ["", *EVERY_CHOICE])
@@ -69,6 +72,12 @@ def test_every_choice_composes_and_is_read_back_equal(override: str, tmp_path: P
         override += " dataset=docstrings" + two_levels * override.endswith("tiny")
     elif override in TEXTS:
         override += " model=bert-mini"
+    elif override.startswith("submodels="):
+        blocks = override.removeprefix("submodels=")
+        model = next(
+            (name for name in choices("model") if blocks.startswith(f"{name}_")), "resnet20"
+        )
+        override += f" strategy=nefl model={model}"
     config = compose(override)
     assert round_tripped(config, tmp_path) == config
 
@@ -76,14 +85,14 @@ def test_every_choice_composes_and_is_read_back_equal(override: str, tmp_path: P
 def test_every_file_can_be_chosen_or_is_part_of_another() -> None:
     assert groups() == [
         *("aggregation", "dataset", "experiment", "fleet", "model", "scale", "strategy"),
-        *("tracker", "train"),
+        *("submodels", "tracker", "train"),
     ]
     files = {f"{file.parent.name}={file.stem}" for file in CONF.glob("*/*.yaml")}
     assert files - set(EVERY_CHOICE) == {
         *("dataset=_shared", "dataset=_text", "model=_bert", "model=_resnet", "model=_vit"),
         *("strategy=_shared", "experiment=_bench", "experiment=_bench_photos"),
         "experiment=_scalefl_cifar",
-        *("experiment=_scalefl_imagenet", "experiment=_scalefl_text"),
+        *("experiment=_scalefl_imagenet", "experiment=_scalefl_text", "experiment=_nefl"),
     }
     nested = list(CONF.glob("*/*/*.yaml"))
     assert nested
@@ -170,11 +179,15 @@ MODELS = ", ".join(choices("model"))
     [
         (
             "strategy=foo",
-            "unknown strategy 'foo'; choose from decoupled, depthfl, fedavg, heterofl, scalefl",
+            f"unknown strategy 'foo'; choose from {STRATEGIES}",
         ),
         ("strategy=", f"unknown strategy ''; choose from {STRATEGIES}"),
-        ("fleet=tiny", "unknown fleet 'tiny'; choose from even, large, small"),
-        ("train=[a]", "unknown train '[a]'; choose from bert, default, paper_cifar"),
+        ("fleet=tiny", "unknown fleet 'tiny'; choose from even, five, large, small, three"),
+        (
+            "train=[a]",
+            "unknown train '[a]'; choose from bert, default, paper_cifar, paper_nefl, "
+            "paper_nefl_pretrained",
+        ),
         (
             "experiment=nope",
             f"unknown experiment 'nope'; choose from {', '.join(choices('experiment'))}",
@@ -193,8 +206,7 @@ MODELS = ", ".join(choices("model"))
         ),
         (
             "strategy=heterofI",
-            "unknown strategy 'heterofI'; did you mean heterofl? "
-            "Choose from decoupled, depthfl, fedavg, heterofl, scalefl",
+            f"unknown strategy 'heterofI'; did you mean heterofl? Choose from {STRATEGIES}",
         ),
         (
             "weighting=exampels",
