@@ -28,7 +28,8 @@ def app() -> None:
     Examples:
       nestfl plan --model resnet56 --levels 4
       nestfl plan --model resnet18 --ratios .1,.3,1 --cost macs
-      nestfl plan --budgets 2e5,2e5,9e5,2e6"""
+      nestfl plan --budgets 2e5,2e5,9e5,2e6
+      nestfl plan --model resnet56 --cut depth --ratios .2,.4,.6,.8,1"""
 )
 @click.option("--model", metavar="NAME", default="resnet110", help="The full network.")
 @click.option(
@@ -51,6 +52,12 @@ def app() -> None:
     metavar="LIST",
     help="Given splits, not searched: DEPTH:WIDTH,... where a depth is a unit's number, or a share "
     "such as 2/3, .77 or 1.0.",
+)
+@click.option(
+    "--cut",
+    metavar="KIND",
+    help="NeFL's submodels instead, without early exits, that lack: width, depth (blocks of each "
+    "stage), both, or prefix (the last blocks).",
 )
 @click.option(
     "--tolerance", metavar="SHARE", default=0.1, help="How far a cost may be from its target."

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import TypeVar, get_args
 
 import torch
 from rich.console import Console
@@ -17,6 +18,7 @@ from rich.table import Table
 from models.task import Task
 from strategies.levels.cost import COST_KINDS, Cost, CostKind
 from strategies.levels.cost import cost as cost_of
+from strategies.levels.patterns import CutKind, search_patterns
 from strategies.levels.planning import (
     Level,
     PlanError,
@@ -28,6 +30,7 @@ from strategies.levels.planning import (
     search_splits,
 )
 
+Choice = TypeVar("Choice")
 LEVELS = 4
 """The number of levels where nothing says so, as in the papers' tables."""
 
@@ -42,6 +45,8 @@ class Request:
     tolerance: float
     ratios: tuple[float, ...]
     splits: tuple[Split, ...] | None
+    cut: CutKind | None
+    """What submodels lack, where they are NeFL's."""
     level_of: tuple[int, ...] | None
     """Each client's level, where budgets were given."""
 
@@ -53,6 +58,7 @@ class Request:
         ratios: str | None,
         budgets: str | None,
         splits: str | None,
+        cut: str | None,
         tolerance: float,
         cost: str,
         depth_grid: int | None,
@@ -70,6 +76,8 @@ class Request:
         for name in given:
             if not str(ways[name]).strip():
                 raise PlanError(f"{name} is empty: expected at least one, separated by commas")
+            if cut is not None and name == "--splits":
+                raise PlanError(f"--cut {cut} beside --splits, which say what is cut: give one")
             if levels is not None and name != "--budgets":
                 raise PlanError(f"--levels {levels} beside {name}, which says how many: give one")
         sizes = {"classes": classes, "channels": channels, "size": image_size, "tokens": tokens}
@@ -79,7 +87,7 @@ class Request:
         if tolerance < 0:
             raise PlanError(f"tolerance {tolerance}: expected 0 or more")
         task = Task(model, classes, channels, image_size, _options(options), tokens)
-        kind = _cost_kind(cost)
+        kind: CostKind = _choice(cost, "cost", COST_KINDS)
         shares = tuple(_number(text) for text in ratios.split(",")) if ratios else None
         level_of = None
         if budgets:
@@ -93,6 +101,7 @@ class Request:
             tolerance=tolerance,
             ratios=shares or tuple(halving_ratios(LEVELS if levels is None else levels)),
             splits=_splits(splits, task.units) if splits else None,
+            cut=_choice(cut, "cut", get_args(CutKind)) if cut is not None else None,
             level_of=level_of,
         )
 
@@ -110,10 +119,7 @@ class Plan:
 
 
 def make_plan(request: Request, measure: bool = True) -> Plan:
-    splits = request.splits or search_splits(
-        request.task, request.ratios, request.tolerance, request.kind, request.grid
-    )
-    levels = levels_of(request.task, splits)
+    levels = _levels(request)
     return Plan(
         request,
         levels,
@@ -121,6 +127,14 @@ def make_plan(request: Request, measure: bool = True) -> Plan:
         measure,
         latencies(request.task, levels) if measure else None,
     )
+
+
+def _levels(request: Request) -> list[Level]:
+    task, ratios, tolerance, kind = request.task, request.ratios, request.tolerance, request.kind
+    if request.cut is not None:
+        return search_patterns(task, ratios, request.cut, tolerance, kind, "ceil")
+    splits = request.splits or search_splits(task, ratios, tolerance, kind, request.grid)
+    return levels_of(task, splits)
 
 
 def latencies(task: Task, levels: Sequence[Level], seconds: float = 2.0) -> list[float] | None:
@@ -157,11 +171,11 @@ def show(plan: Plan) -> None:
     for heading in headings + (["latency"] if plan.milliseconds else []):
         table.add_column(heading, justify="right")
     for row, level in enumerate(plan.levels):
-        depth = level.split.depth
+        depth, width = level.slice.kept_units(task.units), level.slice.share()
         cells = [
             f"{level.number}",
             f"{depth}/{task.units} {depth / task.units:.2f}",
-            f"{level.split.width:.2f}",
+            f"{width:.2f}",
             _millions(level.cost.parameters, 3),
             _millions(level.cost.macs, 2),
             f"{level.cost.of(kind) / plan.whole.of(kind):.3f}",
@@ -193,10 +207,11 @@ def as_json(plan: Plan) -> str:
     levels = [
         {
             "level": level.number,
-            "depth": level.split.depth,
-            "depth_share": level.split.depth / task.units,
-            "width": level.split.width,
+            "depth": (depth := level.slice.kept_units(task.units)),
+            "depth_share": depth / task.units,
+            "width": level.slice.share(),
             "exits": level.slice.exits,
+            **({"blocks": level.slice.blocks} if level.slice.blocks else {}),
             **asdict(level.cost),
             "share": level.cost.of(kind) / plan.whole.of(kind),
             "parameters_with_exits": cost_of(task, level.slice).parameters,
@@ -224,7 +239,8 @@ def draw(plan: Plan, path: Path) -> None:
     figure = Figure(figsize=(2.2 * len(plan.levels) + 0.4, 3.4), layout="constrained")
     for column, level in enumerate(plan.levels, 1):
         axes = figure.add_subplot(1, len(plan.levels), column)
-        depth, width = level.split.depth / plan.request.task.units, level.split.width
+        units = plan.request.task.units
+        depth, width = level.slice.kept_units(units) / units, level.slice.share()
         axes.add_patch(Rectangle((0, 0), 1, 1, fill=False, linestyle=":", color="0.6"))
         axes.add_patch(Rectangle((0, 1 - depth), width, depth, color="C0", alpha=0.35))
         for unit in level.slice.exits or ():
@@ -259,11 +275,11 @@ def _number(text: str) -> float:
         raise PlanError(f"{text!r} is not a number") from None
 
 
-def _cost_kind(text: str) -> CostKind:
-    for kind in COST_KINDS:
-        if kind == text:
-            return kind
-    raise PlanError(f"unknown cost {text!r}; choose from {', '.join(COST_KINDS)}")
+def _choice(text: str, what: str, choices: Sequence[Choice]) -> Choice:
+    for choice in choices:
+        if choice == text:
+            return choice
+    raise PlanError(f"unknown {what} {text!r}; choose from {', '.join(map(str, choices))}")
 
 
 def _splits(text: str, units: int) -> tuple[Split, ...]:

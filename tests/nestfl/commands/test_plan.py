@@ -132,3 +132,21 @@ def test_bad_input_is_one_clear_line(arguments: list[str], message: str) -> None
     assert message in err
     assert err.startswith("nestfl plan: ")
     assert err.count("\n") == 1
+
+
+def test_nefls_submodels_are_planned_for_any_network() -> None:
+    _, out, _ = plan("--cut", "depth", "--ratios", ".4,1", "--json", "--no-latency")
+    part, whole = json.loads(out)["levels"]
+    assert part["blocks"] == [[0, 1], [0, 1], [0]]
+    assert (part["depth"], part["width"], part["exits"]) == (5, 1.0, [9])
+    assert "blocks" not in whole
+    code, out, _ = plan("--cut", "both", "--ratios", ".4,1", "--no-latency")
+    assert code == 0
+    assert "6/9 0.67" in out
+
+
+def test_an_unknown_cut_is_answered_with_the_choices() -> None:
+    code, _, err = plan("--cut", "deep")
+    assert code != 0
+    assert "unknown cut 'deep'; choose from width, depth, both, prefix" in err
+    assert "--cut depth beside --splits" in plan("--cut", "depth", "--splits", "1.0:1")[2]
