@@ -214,7 +214,13 @@ class NestedStrategy(Method, Strategy):
     def _end_round(self, round: int, replies: Iterable[Reply[Assignment]]) -> None:
         """Fold each reply as it arrives, then step."""
         fold = Fold(
-            self.federation, self.aggregator(), self.submodels, self.state, self.tally, self.counted
+            self.federation,
+            self.aggregator(),
+            self.submodels,
+            self.state,
+            self.tally,
+            self.counted,
+            self.training_macs,
         )
         for reply in replies:
             fold.add(reply)
@@ -222,7 +228,9 @@ class NestedStrategy(Method, Strategy):
         self.roster.unanswered = fold.unanswered
         state, self.round = fold.result(round), round
         self.state = self.server_step(state, self.state)
-        self.untrained -= {level for level, part in self.tally.slices.items() if part.replied}
+        for number, part in self.tally.slices.items():
+            if part.replied:
+                self.untrained -= {e.number for e in self.trained_with(self.levels[number - 1])}
         if self.settings.remembers:
             self.last_replies |= {client: round for client, _ in fold.losses}
 

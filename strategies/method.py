@@ -27,6 +27,7 @@ from strategies.fleet.coverage import Coverage
 from strategies.fleet.enrolment import Client
 from strategies.fleet.roster import Roster
 from strategies.fleet.sampling import drawn, sampled
+from strategies.levels.cost import cost
 from strategies.levels.planning import Level, cluster_budgets
 from strategies.levels.submodels import Cut, Submodels
 from strategies.method_settings import MethodSettings, PlannedSettings
@@ -84,6 +85,14 @@ class Method:
     def levels_of(self, client: Client) -> Collection[Level]:
         """Return the levels that a client may be assigned: its own, or those near it."""
         return levels_near(client, self.levels, self.level_of(client), self.federation.fleet)
+
+    def trained_with(self, level: Level) -> Collection[Level]:
+        """Return the levels that whoever trains a level trains: by default that one alone."""
+        return [level]
+
+    def training_macs(self, level: Level) -> int:
+        """Return the MACs of a forward pass of one example in a level's training."""
+        return cost(self.federation.task, level.slice).macs
 
     def window_of(self, client: int, round: int) -> Window:
         """Return which channels a client's slice keeps in a round."""
@@ -176,8 +185,9 @@ class Method:
         return Coverage(self.levels, held, self.untrained)
 
     def levels_held(self, clients: Iterable[int]) -> set[int]:
-        """Return the numbers of the levels that clients hold."""
-        return {level.number for n in clients for level in self.levels_of(self.clients[n])}
+        """Return the numbers of the levels that clients train, if not in every round."""
+        assigned = (level for n in clients for level in self.levels_of(self.clients[n]))
+        return {each.number for level in assigned for each in self.trained_with(level)}
 
     @property
     def clients(self) -> dict[int, Client]:

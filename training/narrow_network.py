@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -24,8 +25,6 @@ class NarrowNetwork:
     regions: Mapping[str, Region]
     parameters: Mapping[str, nn.Parameter]
     """The wider network's."""
-    leaves: Mapping[str, Tensor]
-    """Parts of these that get gradients of their own: what lies outside has none."""
 
     @classmethod
     def of(cls, net: nn.Module, task: Task, slice: Slice, number: int) -> NarrowNetwork:
@@ -41,11 +40,15 @@ class NarrowNetwork:
             {**loose, **_buffers(module, net.state_dict(keep_vars=True), number)},
             held,
             parameters,
-            {
-                name: region.view_of(parameters[name].detach()).requires_grad_()
-                for name, region in held.items()
-            },
         )
+
+    @cached_property
+    def leaves(self) -> Mapping[str, Tensor]:
+        """Parts of the parameters with gradients of their own: what lies outside has none."""
+        return {
+            name: region.view_of(self.parameters[name].detach()).requires_grad_()
+            for name, region in self.regions.items()
+        }
 
     def __call__(self, inputs: Tensor) -> list[Tensor]:
         """Return the logits; gradients are of `leaves`."""

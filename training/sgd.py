@@ -28,7 +28,8 @@ class SGD:
         # What torch's GradScaler reads.
         self.param_groups: list[dict[str, Any]] = [{"params": self.parameters, "lr": lr}]
         self.settings = settings
-        self.momenta: dict[Tensor, Tensor | None] = _shared_momenta(self.parameters)
+        shared = _shared_momenta(self.parameters) if settings.momentum else {}
+        self.momenta: dict[Tensor, Tensor | None] = shared
 
     def zero_grad(self) -> None:
         for parameter in self.parameters:

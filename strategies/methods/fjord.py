@@ -26,12 +26,16 @@ from strategies.assignment import Assignment
 from strategies.base import NestedStrategy
 from strategies.federation import Federation
 from strategies.fleet.enrolment import Client
+from strategies.levels.cost import cost
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Cut
 from strategies.method_settings import PlannedSettings
 from training.local_training import LocalTraining
 from training.narrow_network import NarrowNetwork
 from training.placement import PlacedNetwork, Placement
+
+WIDTHS = 2**31
+"""Tells the draws of widths from those of the examples' order, which go by the same seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +52,9 @@ class FjORDSettings(PlannedSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.widths:
-            raise ValueError("widths are null: expected the widths that clients draw from")
+            raise ValueError(
+                "widths are null: expected those that clients draw from, such as [0.5,1]"
+            )
 
     def check(self, federation: Federation) -> None:
         """Raise where a step cannot move the drawn part alone."""
@@ -58,7 +64,7 @@ class FjORDSettings(PlannedSettings):
         if federation.train.optimizer != "sgd":
             raise ValueError(
                 f"train.optimizer is {federation.train.optimizer}, which moves what a batch's "
-                "width leaves out, too: choose sgd, or distillation=true"
+                "width leaves out, too: choose sgd, or strategy.distillation=true"
             )
         task, (least, *_) = federation.task, self.widths or ()
         narrow = task.build(replace(task.whole, width=least, rounding=self.rounding), "meta")
@@ -67,8 +73,8 @@ class FjORDSettings(PlannedSettings):
             if not all(isinstance(index, slice) for index in region.axes):
                 raise ValueError(
                     f"the first channels of {name} of {task.model} are not one block, which a "
-                    "step could move by itself: choose a convolutional network, or "
-                    "distillation=true"
+                    "step could move by itself: choose a residual network such as resnet20, or "
+                    "strategy.distillation=true"
                 )
 
 
@@ -82,9 +88,8 @@ class FjORDTraining(LocalTraining):
         task, held = self.work.task, self.work.slice
         numbers = range(1, len(held.nested) + 1)
         self.narrower = [NarrowNetwork.of(network, task, held, number) for number in numbers]
-        # A layout that is safe for the largest width may not be so for a narrower one.
         self.places = [Placement.of(self.work.train, each.module) for each in self.narrower]
-        self.chance = torch.Generator().manual_seed(self.work.seed)
+        self.chance = torch.Generator().manual_seed(WIDTHS + self.work.seed)
 
     def moved(self, network: SlicedNetwork) -> Sequence[Tensor]:
         """Return the parameters and, where these have gradients of their own, parts of them."""
@@ -130,6 +135,18 @@ class FjORD(NestedStrategy):
         if not is_running_statistic(name):
             return None
         return f"level{nested_width(name) or level.number}"
+
+    def trained_with(self, level: Level) -> Sequence[Level]:
+        """Return a level and all narrower ones: whoever trains it draws these, too."""
+        return self.levels[: level.number]
+
+    def training_macs(self, level: Level) -> int:
+        """Return the mean over the widths that are drawn; with distillation the level's run too."""
+        macs = [cost(self.federation.task, each.slice).macs for each in self.trained_with(level)]
+        own, drawn = macs[-1], len(macs)
+        if self.settings.distillation:
+            return own + sum(macs[:-1]) // drawn
+        return sum(macs) // drawn
 
     def _with_narrower(self, level: Level) -> Level:
         narrower = (self.settings.widths or ())[: level.number - 1]

@@ -18,7 +18,8 @@ from strategies.assignment import Assignment
 from strategies.federation import Federation, FederationError
 from strategies.fleet.enrolment import Client
 from strategies.fleet.streaming import Reply
-from strategies.levels.cost import TRAINING_PASSES, cost
+from strategies.levels.cost import TRAINING_PASSES
+from strategies.levels.planning import Level
 from strategies.levels.submodels import Submodels
 from strategies.rounds.tally import Tally
 
@@ -35,6 +36,9 @@ def check_examples(trained: Trained, client: Client) -> None:
 Counted = Callable[[Update, Trained], Update]
 """Returns the part of an update that counts, by what its client reports."""
 
+TrainingMacs = Callable[[Level], int]
+"""Returns the MACs of a forward pass of one example in a level's training."""
+
 
 class Fold:
     """Folds one round's replies into its aggregator."""
@@ -47,11 +51,12 @@ class Fold:
         start: State,
         tally: Tally,
         counted: Counted,
+        training_macs: TrainingMacs,
     ) -> None:
         self.federation, self.aggregator, self.tally = federation, aggregator, tally
         self.submodels, self.start = submodels, start
         """The global state that this round's slices were cut from."""
-        self.counted = counted
+        self.counted, self.training_macs = counted, training_macs
         self.unanswered: set[int] = set()
         """Clients that did not answer."""
         self.losses: list[tuple[int, float]] = []
@@ -107,7 +112,7 @@ class Fold:
     def _macs(self, assigned: Assignment, trained: Trained) -> int:
         """Return the multiply-accumulates of a client's training."""
         passes = TRAINING_PASSES * trained.examples * self.federation.train.epochs
-        return passes * cost(self.federation.task, assigned.cut.level.slice).macs
+        return passes * self.training_macs(assigned.cut.level)
 
     def _weight(self, assigned: Assignment, trained: Trained) -> float:
         if assigned.weight is not None:
