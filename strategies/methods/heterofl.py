@@ -26,6 +26,7 @@ from models.slicing import SliceMap
 from protocol.records import Trained
 from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.base import NestedStrategy
+from strategies.federation import Federation
 from strategies.fleet.enrolment import Client
 from strategies.fleet.sampling import drawn
 from strategies.levels.planning import Level
@@ -49,6 +50,15 @@ class HeteroFLSettings(PlannedSettings):
     class that nobody has stays."""
     dynamic: bool = False
     """Whether a client's level is drawn in each round, as often as the fleet has clients of it."""
+
+    def check(self, federation: Federation) -> None:
+        """Raise where levels are to be drawn in two ways."""
+        super().check(federation)
+        if self.dynamic and federation.fleet.spread:
+            raise ValueError(
+                f"dynamic draws from all levels, but fleet.spread is {federation.fleet.spread}, "
+                "which draws from those near a client's own: choose dynamic=false, or spread 0"
+            )
 
 
 class HeteroFLTraining(LocalTraining):

@@ -15,7 +15,7 @@ from models.task import Task
 from protocol.arrays import pack
 from protocol.records import Trained, Work, read_slice
 from server_app.building import strategy_of
-from server_app.config.composing import compose
+from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.fleet.sampling import drawn
@@ -191,3 +191,8 @@ def test_dynamic_draws_levels_as_often_as_the_fleet_has_them() -> None:
     counts = Counter(drawn([3, 0, 1], 0, number, 5) for number in range(2000))
     assert counts[1] == 0
     assert 1400 < counts[0] < 1600
+
+
+def test_levels_are_not_drawn_in_two_ways() -> None:
+    with pytest.raises(ConfigError, match=r"dynamic draws from all levels, but fleet.spread is 2"):
+        heterofl("strategy.dynamic=true fleet.spread=2")
