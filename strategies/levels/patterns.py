@@ -86,7 +86,7 @@ def search_patterns(
     for number, ratio in enumerate(ratios, 1):
         target, held = ratio * whole, Slice(rounding=rounding)
         if ratio < 1 and cut == "both":
-            held = replace(held, blocks=_balanced(task, ratio))
+            held = replace(held, blocks=_balanced(task, ratio, target, kind))
         elif ratio < 1 and cut != "width":
             held = replace(held, blocks=_search_blocks(task, held, target, cut, tolerance, kind))
         if ratio < 1 and cut in ("width", "both"):
@@ -123,10 +123,16 @@ def _search_width(task: Task, held: Slice, target: float, kind: CostKind) -> Sli
     return replace(held, width=closest / WIDTH_STEPS)
 
 
-def _balanced(task: Task, ratio: float) -> Kept:
-    """Return the first blocks of each stage, as many as the ratio's root says, at least one."""
-    stages = family(task.model).stages
-    return tuple(tuple(range(max(1, round(math.sqrt(ratio) * blocks)))) for blocks in stages)
+def _balanced(task: Task, ratio: float, target: float, kind: CostKind) -> Kept:
+    """Return the first blocks of each stage, as many as the ratio's root says, at least one.
+
+    Where these at full width do not cost the target, numbers are rounded up.
+    """
+    exact = [math.sqrt(ratio) * blocks for blocks in family(task.model).stages]
+    nearest = tuple(tuple(range(max(1, round(count)))) for count in exact)
+    if price_of(task, Slice(blocks=nearest), kind) >= target:
+        return nearest
+    return tuple(tuple(range(math.ceil(count))) for count in exact)
 
 
 def _search_blocks(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from server_app import app as server
-from server_app.building import strategy_of
-from server_app.config.composing import choices, compose
+from server_app.config.composing import Config, choices, compose
 from server_app.record.run_record import RunRecord
+from strategies.levels.planning import Level
 from strategies.method_settings import PlannedSettings
 from tests.support.grids import InProcessGrid
 
@@ -39,6 +39,12 @@ RUN = [
 ]
 
 
+def planned(config: Config) -> list[Level]:
+    """Return the levels of a config, without the network's weights."""
+    assert isinstance(config.strategy, PlannedSettings)
+    return config.strategy.plan(config.task, config.fleet.budgets, early_exits=False)
+
+
 def test_every_table_and_network_has_a_recipe() -> None:
     recipes = [name for name in choices("experiment") if name.startswith("nefl_table")]
     assert recipes == sorted(f"nefl_{recipe}" for recipe in RECIPES)
@@ -49,7 +55,7 @@ def test_a_recipes_submodels_have_their_sizes(recipe: str) -> None:
     config = compose(f"experiment=nefl_{recipe} model.weights=null")
     assert config.model.name == recipe.partition("_")[2]
     assert config.strategy.name == "nefl"
-    levels = strategy_of(config).levels
+    levels = planned(config)
     found = [level.cost.parameters / levels[-1].cost.parameters for level in levels]
     assert found == pytest.approx(RECIPES[recipe], abs=0.045)  # ResNet-34-WD 0.6 is 0.559
     assert len(levels) == len(config.fleet.budgets)
@@ -91,8 +97,7 @@ def test_the_pretrained_networks_warm_up_and_have_three_tiers_that_stay() -> Non
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_rows_of_the_ablation_are_choices_of_submodels(variant: str) -> None:
-    levels = strategy_of(compose(f"experiment=nefl_table6_resnet18 submodels={variant}")).levels
-    assert len(levels) == 5
+    assert len(planned(compose(f"experiment=nefl_table6_resnet18 submodels={variant}"))) == 5
 
 
 @pytest.mark.parametrize(("recipe", "method", "more"), RUN)

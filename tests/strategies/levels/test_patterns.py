@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import Task, family
-from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, choices, compose
 from strategies.levels.cost import cost
 from strategies.levels.patterns import (
@@ -17,6 +16,7 @@ from strategies.levels.patterns import (
     search_patterns,
 )
 from strategies.levels.planning import Level, PlanError
+from strategies.methods.nefl import NeFLSettings
 
 FIVE = (0.2, 0.4, 0.6, 0.8, 1.0)
 SIZES = {
@@ -62,7 +62,8 @@ def test_a_table_of_submodels_has_the_papers_sizes(
 ) -> None:
     fleet = "three" if len(sizes) == 3 else "five"
     config = compose(f"strategy=nefl model={model} submodels={name} fleet={fleet}")
-    found = parameters(strategy_of(config).levels)
+    assert isinstance(config.strategy, NeFLSettings)
+    found = parameters(config.strategy.plan(config.task, config.fleet.budgets, early_exits=False))
     assert found == pytest.approx(sizes, abs=6e-3)
     if name in PRINTED:
         assert found == pytest.approx(PRINTED[name], abs=0.015)
@@ -136,6 +137,12 @@ def test_both_cuts_find_the_papers_blocks_of_resnet56() -> None:
     levels = search_patterns(Task("resnet56"), FIVE, "both", 0.1, "parameters", "ceil")
     counts = [[*map(len, level.slice.blocks)] for level in levels[:-1] if level.slice.blocks]
     assert counts == [[4, 4, 4], [6, 6, 6], [7, 7, 7], [8, 8, 8]]  # Table 12
+
+
+def test_both_cuts_keep_more_blocks_where_too_few_would_not_cost_the_ratio() -> None:
+    levels = search_patterns(Task("resnet18"), (0.5, 1.0), "both", 0.1, "parameters", "ceil")
+    assert levels[0].slice.blocks == ((0, 1),) * 4  # one block of each stage has 0.44
+    assert parameters(levels)[0] == pytest.approx(0.5, rel=0.02)
 
 
 def test_depth_alone_keeps_like_shares_of_all_stages() -> None:
