@@ -227,7 +227,8 @@ def without_width(name: str) -> str:
 
 def is_step_size(name: str) -> bool:
     """Return whether a tensor is the step size of a residual branch (NeFL)."""
-    return name.rpartition(".")[2].endswith("step")
+    own = name.rpartition(".")[2]
+    return own == "step" or own.endswith("_step")
 
 
 def slice_map(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from models import Task, family
 from models.slicing import Rounding
@@ -80,13 +81,16 @@ class PlannedSettings(MethodSettings):
     levels: int | None = None
     """Into how many levels clients are sorted by what they afford; null finds a number."""
     rounding: Rounding = "floor"
+    ways: ClassVar[tuple[str, ...]] = ("widths", "ratios", "splits")
+    """The settings of which one makes the levels."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         given = self._given()
         if len(given) > 1:
             raise ValueError(
-                f"expected one of widths, ratios and splits, got {' and '.join(given)}"
+                f"{' and '.join(given)} are given: expected one of {', '.join(self.ways)}; set the "
+                "others to null"
             )
         for name in ("widths", "ratios"):
             shares = getattr(self, name)
@@ -133,7 +137,7 @@ class PlannedSettings(MethodSettings):
         return search_splits(task, ratios, self.tolerance, self.cost, rounding=self.rounding)
 
     def _given(self) -> list[str]:
-        return [name for name in ("widths", "ratios", "splits") if getattr(self, name)]
+        return [name for name in self.ways if getattr(self, name)]
 
     def _check_splits(self) -> None:
         for split in self.splits or ():

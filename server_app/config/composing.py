@@ -209,7 +209,7 @@ def _composed(chosen: list[_Override]) -> DictConfig:
             config = hydra_compose("config", [f"{group}={name}" for group, name in names.items()])
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"conf/ cannot be read: {' '.join(str(error).split())}") from error
-    _check_submodels(config, names.get("submodels", "none"))
+    _check_submodels(config, names)
     _merge_per_strategy(config)
     _complete_model(config)
     _complete_strategy(config)
@@ -225,13 +225,22 @@ def _own_scale(names: Mapping[str, str]) -> dict[str, str]:
     return {"scale": own} if (CONF / "scale" / f"{own}.yaml").is_file() else {}
 
 
-def _check_submodels(config: DictConfig, chosen: str) -> None:
-    """Raise where submodels were asked for that the strategy would not use."""
-    meant = list(config.get("per_strategy", {}))
-    if chosen != "none" and config.strategy.name not in meant:
+def _check_submodels(config: DictConfig, names: Mapping[str, str]) -> None:
+    """Raise where submodels were asked for that the strategy would not use, or another variant."""
+    strategy, chosen = names.get("strategy", config.strategy.name), names.get("submodels", "none")
+    if chosen != "none" and "patterns" not in config.strategy:
         raise ConfigError(
-            f"submodels={chosen} with strategy={config.strategy.name}: they are made for "
-            f"{' and '.join(meant)}; leave them out, or choose that strategy"
+            f"submodels={chosen} with strategy={strategy}: they are made for nefl; leave them out, "
+            "or choose that strategy"
+        )
+    table = config.get("per_strategy", {}).get("nefl", {})
+    if (
+        strategy.startswith("nefl_")
+        and table.get("cut", config.strategy.cut) != config.strategy.cut
+    ):
+        raise ConfigError(
+            f"strategy={strategy} cuts {config.strategy.cut}, but its submodels cut {table.cut}: "
+            "choose other submodels (none finds them), or strategy=nefl"
         )
 
 

@@ -38,13 +38,18 @@ def read_pattern(pattern: str, model: str) -> Kept:
             if stages
             else f"pattern {pattern!r}: {model} has no blocks that a submodel may lack"
         )
+    if "1" not in pattern:
+        raise PlanError(f"pattern {pattern!r}: expected a 1, for a network without blocks is none")
     return tuple(
         tuple(block for block, digit in enumerate(group) if digit == "1") for group in groups
     )
 
 
 def euler_steps(kept: Kept, stages: Sequence[int]) -> list[int]:
-    """Return each kept block's step, which takes those of the blocks skipped right behind it."""
+    """Return each kept block's step, which takes those of the blocks skipped right behind it.
+
+    Those of its own stage, as in Table 12: the next one works on other channels.
+    """
     return [
         after - block
         for blocks, count in zip(kept, stages, strict=True)
@@ -70,9 +75,12 @@ def search_patterns(
     tolerance: float,
     kind: CostKind,
     rounding: Rounding,
+    at_most: bool = False,
 ) -> list[Level]:
     """Return levels that cost these shares of the full model, the last of which is 1.
 
+    Where no submodel does, within the tolerance, it is an error; `at_most`, and for a prefix, it is
+    the largest that costs less.
     Where both are cut, each stage keeps the ratio's root of its blocks (section 4.1: gamma_D is
     gamma_W), as near as can be, and the width makes up for the rest.
     """
@@ -93,7 +101,7 @@ def search_patterns(
             held = _search_width(task, held, target, kind)
         level = _level(task, number, held)
         excess = level.cost.of(kind) / target - 1
-        if abs(excess) > tolerance:
+        if excess > tolerance or (excess < -tolerance and not (at_most or cut == "prefix")):
             raise PlanError(
                 f"level {number} of {task.model}: no submodel costs {ratio:g} of the full model's "
                 f"{whole:,} {kind} within {tolerance:g}; the closest is at {1 + excess:.3f} of the "
@@ -138,10 +146,10 @@ def _balanced(task: Task, ratio: float, target: float, kind: CostKind) -> Kept:
 def _search_blocks(
     task: Task, held: Slice, target: float, cut: CutKind, tolerance: float, kind: CostKind
 ) -> Kept:
-    """Return the blocks with which a slice costs the target, or what is closest to it.
+    """Return the blocks with which a slice costs the target, else the largest that costs less.
 
     Of those within the tolerance they are of as many stages as can be, then of shares of the
-    stages that are most alike, then the closest.
+    stages that are most alike, then the closest. Where all cost more they are the cheapest.
     """
     stages = family(task.model).stages
     prices = _prices(task, held, stages, kind)
@@ -149,11 +157,11 @@ def _search_blocks(
         _Candidate(each, stages, prices.of(each) / target - 1) for each in _counts(stages, cut)
     ]
     fitting = [each for each in found if abs(each.excess) <= tolerance]
-    best = (
-        min(fitting, key=lambda each: each.rank)
-        if fitting
-        else min(found, key=lambda each: abs(each.excess))
-    )
+    less = [each for each in found if each.excess < 0]
+    if fitting:
+        best = min(fitting, key=lambda each: each.rank)
+    else:
+        best = max(less, key=lambda each: each.excess) if less else min(found, key=_excess)
     return tuple(tuple(range(kept)) for kept in best.counts)
 
 
@@ -170,6 +178,10 @@ class _Candidate:
         shares = [kept / count for kept, count in zip(self.counts, self.stages, strict=True)]
         empty = self.counts.count(0)
         return (empty, round(max(shares) - min(shares), 9), round(abs(self.excess), 9))
+
+
+def _excess(candidate: _Candidate) -> float:
+    return candidate.excess
 
 
 @dataclass(frozen=True)

@@ -210,8 +210,12 @@ class DepthFL(NestedStrategy):
     def _shares(self) -> dict[str, float]:
         """Return for each parameter that was trained the share of the clients who trained it."""
         replied = {level: part.replied for level, part in self.tally.slices.items()}
-        fleet = Counter(self.level_of(client).number for client in self.clients.values())
-        everyone, holders = len(self.clients), self._holders(fleet)
+        # A client that draws its level may hold what the largest of them holds.
+        largest = Counter(
+            max(level.number for level in self.levels_of(client))
+            for client in self.clients.values()
+        )
+        everyone, holders = len(self.clients), self._holders(largest)
         return {
             name: count / (everyone if self.settings.feddyn_clients == "all" else holders[name])
             for name, count in self._holders(replied).items()

@@ -15,16 +15,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from models import State, Task, family, names
-from models.slicing import Rounding, is_running_statistic, is_step_size
-from models.tensor_kinds import tensors_of
+from models.slicing import Rounding, Slice, is_running_statistic, is_step_size
+from models.tensor_kinds import STEP, tensors_of
 from strategies.base import NestedStrategy
 from strategies.federation import Federation, rises_to_one
+from strategies.levels.cost import price_of
 from strategies.levels.patterns import (
     CutKind,
     euler_steps,
@@ -41,6 +42,7 @@ from strategies.method_settings import PlannedSettings
 class NeFLSettings(PlannedSettings):
     """NeFL's settings: submodels of `patterns` and `gamma_w`, `widths`, or found for `ratios`."""
 
+    ways: ClassVar[tuple[str, ...]] = (*PlannedSettings.ways, "patterns", "gamma_w")
     name: str = "nefl"
     rounding: Rounding = "ceil"
     norm: str | None = "bn-running"
@@ -75,6 +77,11 @@ class NeFLSettings(PlannedSettings):
                 f"{len(self.gamma_w)} of gamma_w, but {len(self.patterns)} patterns: expected one "
                 "of each for a submodel"
             )
+        own = self._given_submodels()
+        if own is not None and self.cut not in ("both", own):
+            raise ValueError(
+                f"cut is {self.cut}, but the submodels that are given cut {own}: choose one"
+            )
 
     @property
     def asked(self) -> dict[str, str | None]:
@@ -84,13 +91,30 @@ class NeFLSettings(PlannedSettings):
     def check(self, federation: Federation) -> None:
         """Raise `ValueError` for patterns, steps or rules that the network has no place for."""
         super().check(federation)
-        model = federation.model.name
-        for pattern in self.patterns or ():
-            read_pattern(pattern, model)
-        if self.patterns and "0" in self.patterns[-1]:
+        self._check_patterns(federation.task)
+        self._check_steps(federation)
+
+    def _check_patterns(self, task: Task) -> None:
+        if self.patterns is None:
+            return
+        kept = [read_pattern(pattern, task.model) for pattern in self.patterns]
+        if not self.patterns or "0" in self.patterns[-1]:
             raise ValueError(
-                f"the last pattern is {self.patterns[-1]!r}: expected the full model, without a 0"
+                f"patterns are {list(self.patterns)}: expected the full model, without a 0, as the "
+                "last"
             )
+        slices = [
+            Slice(width=width_of(gamma), blocks=blocks, rounding=self.rounding)
+            for blocks, gamma in zip(kept, self.gamma_w or (1.0,) * len(kept), strict=True)
+        ]
+        sizes = [price_of(task, each, "parameters") for each in slices]
+        if sizes != sorted(sizes):
+            raise ValueError(
+                f"patterns keep {sizes} parameters: expected the smallest submodel first"
+            )
+
+    def _check_steps(self, federation: Federation) -> None:
+        model = federation.model.name
         if "steps" not in family(model).options and (
             self.steps == "learnable" or self.first_steps == "euler"
         ):
@@ -99,7 +123,15 @@ class NeFLSettings(PlannedSettings):
                 f"steps are {self.steps}, but {model} has no step sizes: choose steps=constant and "
                 f"first_steps=one, or a model of {', '.join(able)}"
             )
-        tensors_of(federation.task.build(federation.task.whole, "meta"), self.inconsistent)
+        net = federation.task.build(federation.task.whole, "meta")
+        own, steps = tensors_of(net, self.inconsistent), tensors_of(net, [STEP])
+        if self.first_steps == "euler" and not (steps and steps <= own):
+            raise ValueError(
+                f"first_steps is euler, which gives each submodel steps of its own, but "
+                f"inconsistent is {list(self.inconsistent)} and model.steps "
+                f"{federation.model.options.get('steps')}: expected step among the former, and "
+                "learnable or constant"
+            )
 
     def plan(self, task: Task, ratios: tuple[float, ...], early_exits: bool) -> list[Level]:
         """Return the submodels, the smallest first."""
@@ -111,8 +143,14 @@ class NeFLSettings(PlannedSettings):
         return patterned_levels(task, kept or [None] * count, widths, self.rounding)
 
     def _given(self) -> list[str]:
-        own = ["patterns" if self.patterns else "gamma_w"] if self.patterns or self.gamma_w else []
-        return super()._given() + own
+        given = super()._given()
+        return [name for name in given if name != "gamma_w"] if self.patterns else given
+
+    def _given_submodels(self) -> CutKind | None:
+        """Return what the submodels lack that are given, rather than found for ratios."""
+        if self.patterns is not None:
+            return "both" if self.gamma_w else "depth"
+        return "width" if self.widths or self.gamma_w else None
 
 
 class NeFL(NestedStrategy):

@@ -11,6 +11,7 @@ from server_app.config.composing import Config, choices, compose
 from server_app.record.run_record import RunRecord
 from strategies.levels.planning import Level
 from strategies.method_settings import PlannedSettings
+from strategies.methods.heterofl import HeteroFLSettings
 from tests.support.grids import InProcessGrid
 
 FIVE, STEEP = (0.2, 0.4, 0.6, 0.8, 1.0), (0.04, 0.16, 0.36, 0.64, 1.0)
@@ -95,9 +96,26 @@ def test_the_pretrained_networks_warm_up_and_have_three_tiers_that_stay() -> Non
     assert train.clip == 1
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_rows_of_the_ablation_are_choices_of_submodels(variant: str) -> None:
-    assert len(planned(compose(f"experiment=nefl_table6_resnet18 submodels={variant}"))) == 5
+def test_the_rows_of_the_ablation_are_choices_of_submodels() -> None:
+    configs = [compose(f"experiment=nefl_table6_resnet18 submodels={each}") for each in VARIANTS]
+    rows = [config.strategy for config in configs]
+    assert len(set(rows)) == len(VARIANTS)
+    assert [len(planned(config)) for config in configs] == [5] * len(VARIANTS)
+
+
+@pytest.mark.parametrize("depth", [18, 34, 56])
+def test_what_the_paper_runs_as_depthfl_is_a_row(depth: int) -> None:
+    row = "strategy=nefl_nl submodels=none strategy.cut=prefix"
+    levels = planned(compose(f"experiment=nefl_table6_resnet{depth} {row}"))
+    shares = [level.cost.parameters / levels[-1].cost.parameters for level in levels]
+    assert all(share <= 1.1 * ratio for share, ratio in zip(shares, FIVE, strict=True))
+
+
+def test_heterofl_is_run_as_the_paper_runs_it() -> None:
+    strategy = compose("experiment=nefl_table2_resnet18 strategy=heterofl").strategy
+    assert isinstance(strategy, HeteroFLSettings)
+    assert not strategy.masked_loss
+    assert not strategy.own_classes
 
 
 @pytest.mark.parametrize(("recipe", "method", "more"), RUN)

@@ -252,11 +252,14 @@ def test_a_round_sends_less_to_smaller_submodels_and_trains_all_that_is_held(
     ("overrides", "message"),
     [
         (["strategy.splits=[[3,1.0],[9,1.0]]", "strategy.ratios=null"], "early exits, which NeFL"),
-        (["strategy.gamma_w=[0.5,1.0]"], "expected one of .* ratios and gamma_w"),
+        (
+            ["strategy.gamma_w=[0.5,1.0]"],
+            "ratios and gamma_w are given: expected one of .*patterns",
+        ),
         (["strategy.gamma_w=[0.5,0.9]", "strategy.ratios=null"], "gamma_w is .*rise .* to 1"),
         (
             ['strategy.patterns=["111 111 110"]', "strategy.ratios=null"],
-            "last pattern is '111 111 110': expected the full model",
+            r"patterns are \['111 111 110'\]: expected the full model",
         ),
         (
             [
@@ -265,6 +268,25 @@ def test_a_round_sends_less_to_smaller_submodels_and_trains_all_that_is_held(
                 "strategy.ratios=null",
             ],
             "2 of gamma_w, but 1 patterns",
+        ),
+        (
+            [
+                'strategy.patterns=["111 111 110","100 000 000","111 111 111"]',
+                "strategy.ratios=null",
+            ],
+            r"patterns keep \[198210, 8251, 272195\] parameters: expected the smallest",
+        ),
+        (
+            ["strategy.widths=[0.5,1.0]", "strategy.ratios=null", "strategy.cut=depth"],
+            "cut is depth, but the submodels that are given cut width",
+        ),
+        (
+            ["strategy.first_steps=euler", "strategy.inconsistent=[batch-norm]"],
+            "first_steps is euler.*expected step among",
+        ),
+        (
+            ["strategy.first_steps=euler", "model.steps=none"],
+            "first_steps is euler.*model.steps none",
         ),
         (["strategy.cut=deep"], "unknown strategy.cut 'deep'; did you mean depth"),
     ],
@@ -291,3 +313,21 @@ def test_a_resumed_run_ends_with_the_same_banks_and_a_level_is_loaded_with_its_o
     assert steps
     for name in ("bn1.weight", "bn1.running_mean", *steps):
         assert torch.equal(own[name], whole.state[f"{name}@level1"])
+
+
+def test_pretrained_weights_are_in_every_submodel_part_by_part() -> None:
+    """Padded shortcuts, as the published ResNets for CIFAR have them."""
+    config = compose([*SMALL.split(), *THREE.split(), "model.shortcut=A", "fleet.spread=1"])
+    torch.manual_seed(0)
+    weights = {
+        name: torch.rand_like(tensor) if tensor.is_floating_point() else tensor + 7
+        for name, tensor in config.task.build(config.task.whole).state_dict().items()
+        if not is_step_size(name)
+    }
+    strategy = strategy_of(config, weights=weights)
+    for level in strategy.levels:
+        part = extract(strategy.state, strategy.submodels.at(level).map)
+        assert {name for name in part if name not in weights} == set(filter(is_step_size, part))
+        for name in part.keys() & weights.keys():
+            inside = tuple(slice(0, size) for size in part[name].shape)
+            assert torch.equal(part[name], weights[name][inside]), name
