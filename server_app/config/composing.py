@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -147,8 +149,14 @@ def plain(config: Config) -> dict[str, Any]:
 
 
 def dump(config: Config) -> str:
-    """Return the configuration as YAML, which `load` reads back equal."""
-    return OmegaConf.to_yaml(OmegaConf.create(plain(config)))
+    """Return the configuration as YAML, which `load` reads back equal.
+
+    What is not ASCII is escaped, unlike by `OmegaConf.to_yaml`: YAML takes some of it for the end
+    of a line.
+    """
+    dumper = get_omega_conf_dumper()  # quotes texts that look like numbers
+    text: str = yaml.dump(plain(config), Dumper=dumper, allow_unicode=False, sort_keys=False)
+    return text
 
 
 def load(file: Path) -> Config:

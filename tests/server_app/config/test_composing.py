@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from server_app.config import composing as config_module
@@ -376,6 +376,7 @@ def test_a_resumed_run_keeps_its_settings_but_for_overrides(tmp_path: Path) -> N
 
 
 @settings(max_examples=15, deadline=None)
+@example(seed=0, lr=0.1, path="a\x85b\u2028c é")
 @given(
     st.integers(0, 2**63),
     st.floats(1e-300, 1e300, allow_nan=False),
