@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,22 @@ def wandb_records(file: Path) -> Iterator[Any]:
             pieces = b""
 
 
+def finished_records(file: Path) -> list[Any]:
+    """Return the records once the last is there: wandb's own process writes after the run's end."""
+    end = time.monotonic() + 120
+    while True:
+        records = list(wandb_records(file))
+        if any(each.WhichOneof("record_type") == "exit" for each in records):
+            return records
+        assert time.monotonic() < end, f"wandb has written {file.stat().st_size} bytes, and no end"
+        time.sleep(0.1)
+
+
 def test_wandb_gets_every_round_offline(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="the extra nestfl[wandb] is not installed")
     lines = run(tmp_path, "tracker=wandb tracker.mode=offline tracker.project=mine")
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
-    records = list(wandb_records(file))
+    records = finished_records(file)
     (started,) = (each.run for each in records if each.WhichOneof("record_type") == "run")
     assert (started.project, started.display_name) == ("mine", "run")
     asked = {item.key: json.loads(item.value_json) for item in started.config.update}
