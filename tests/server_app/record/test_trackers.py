@@ -51,6 +51,8 @@ def wandb_records(file: Path) -> Iterator[Any]:
             at += BLOCK - at % BLOCK
             continue
         size, kind = struct.unpack("<HB", content[at + 4 : at + HEADER])
+        if at + HEADER + size > len(content):
+            return  # it is being written
         pieces, at = pieces + content[at + HEADER : at + HEADER + size], at + HEADER + size
         if kind in (1, 4):  # a whole record, or the end of one
             record = messages.Record()
