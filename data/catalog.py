@@ -73,6 +73,11 @@ def _folded(class_name: str) -> str:
 
 
 _TEN_DIGITS = tuple("0123456789")
+_CIFAR10_CLASSES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+"""CINIC-10's, too."""
 _CIFAR100_CLASSES = """
     apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
     camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile
@@ -105,10 +110,7 @@ IMAGES = {
         ),
         ImageFacts(
             "cifar10",
-            (
-                *("airplane", "automobile", "bird", "cat", "deer"),
-                *("dog", "frog", "horse", "ship", "truck"),
-            ),
+            _CIFAR10_CLASSES,
             in_channels=3,
             image_size=32,
             mean=(0.4914, 0.4822, 0.4465),
@@ -119,10 +121,7 @@ IMAGES = {
         ),
         ImageFacts(
             "cinic10",
-            (
-                *("airplane", "automobile", "bird", "cat", "deer"),
-                *("dog", "frog", "horse", "ship", "truck"),
-            ),
+            _CIFAR10_CLASSES,
             in_channels=3,
             image_size=32,
             mean=(0.4789, 0.4723, 0.4305),
