@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from models.candidates import Candidates
 from models.nested_widths import give_statistics
 from models.slicing import Slice, SliceError
 
@@ -56,6 +57,10 @@ class Family:
     reads: InputKind = "images"
     stages: tuple[int, ...] = ()
     """Residual blocks of each stage, any of which a slice may lack; none where all are needed."""
+    blocks: str = "layer{stage}.{block}."
+    """What the names of a block's tensors begin with: stages are counted from 1, blocks from 0."""
+    candidates: Candidates | None = None
+    """What a paper lets clients choose from (FedFA, Table 5)."""
 
     @property
     def options(self) -> list[str]:
@@ -73,6 +78,8 @@ def register(
     own_exits: tuple[int, ...] = (),
     reads: InputKind = "images",
     stages: tuple[int, ...] = (),
+    blocks: str = Family.blocks,
+    candidates: Candidates | None = None,
 ) -> Callable[[Constructor], Constructor]:
     """Offer a constructor under a name.
 
@@ -82,7 +89,9 @@ def register(
     def add(construct: Constructor) -> Constructor:
         if name in _FAMILIES:
             raise ValueError(f"a model named {name!r} is registered already")
-        _FAMILIES[name] = Family(construct, units, own_exits, reads, stages)
+        _FAMILIES[name] = Family(
+            construct, units, own_exits, reads, stages, blocks, candidates
+        )
         return construct
 
     return add
