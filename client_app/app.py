@@ -36,6 +36,16 @@ def introduce(message: Message, context: Context) -> Message:
     return Message(RecordDict({"profile": profile.record()}), reply_to=message)
 
 
+@app.query("architecture")
+def choose(message: Message, context: Context) -> Message:
+    """Choose an architecture by this device's data, of those that it is offered and affords."""
+    set_threads()
+    work = Work.read(message.content)
+    chosen, data = method(work.method), own_data(work, context).train
+    choice = chosen.Training(chosen.Settings(**work.settings), work, data, {}).choice()
+    return Message(RecordDict({"choice": choice.record()}), reply_to=message)
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the slice on this device's data, as its method says, and send it back."""

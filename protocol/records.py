@@ -37,11 +37,13 @@ from protocol.reading import (
 )
 from protocol.train_settings import StatisticsKind, TrainSettings
 
-ARRAYS, WORK, PROFILE, METRICS = "arrays", "work", "profile", "metrics"
+ARRAYS, WORK, PROFILE, CHOICE, METRICS = "arrays", "work", "profile", "choice", "metrics"
 MOST_CLIENTS = 10**6
 """That a data set can be parted into."""
 LEAST_BUDGET = 1e-6
 """Of the full model. What affords less is no device of this fleet, and nothing is that small."""
+MOST_STAGES = 100
+"""Of a network."""
 LONGEST_PROFILE, LONGEST_WORK = 2_000, 10**6
 """Bytes of JSON."""
 
@@ -174,6 +176,41 @@ class Profile:
             fields = json.loads(text(record["json"], PROFILE, LONGEST_PROFILE))
             check_code(fields["code"], fields["version"])
             return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The architecture that a client chose: how many blocks of each stage, and their width."""
+
+    blocks: tuple[int, ...]
+    width: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for count in self.blocks:
+            whole(count, "blocks", 1)
+        for share in self.width:
+            within(share, "width", 0, 1)
+
+    @classmethod
+    def of(cls, slice: Slice) -> Choice:
+        """Return a slice of first blocks and of a width for each stage as a choice."""
+        assert slice.blocks is not None and isinstance(slice.width, tuple)
+        return cls(tuple(map(len, slice.blocks)), slice.width)
+
+    def record(self) -> ConfigRecord:
+        return ConfigRecord({"blocks": list(self.blocks), "width": list(self.width)})
+
+    @classmethod
+    def read(cls, content: RecordDict) -> Choice:
+        """Return a client's choice, or raise ProtocolError."""
+        with reading("a choice"):
+            check_names(content, (CHOICE,), "the reply", "names")
+            record = _record(content, CHOICE, ConfigRecord)
+            check_names(record, ("blocks", "width"), CHOICE)
+            for name in ("blocks", "width"):
+                if not isinstance(record[name], list) or len(record[name]) > MOST_STAGES:  # type: ignore[arg-type]
+                    raise ProtocolError(f"{name} is {shown(record[name])}: expected a short list")
+            return cls(tuple(record["blocks"]), tuple(record["width"]))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
