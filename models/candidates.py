@@ -95,7 +95,8 @@ class Candidates:
 
     def changed(self, given: Slice, chance: np.random.Generator) -> Slice:
         """Return a candidate in which one number, that may be another one, is drawn anew."""
-        assert given.blocks is not None and isinstance(given.width, tuple)
+        assert given.blocks is not None
+        assert isinstance(given.width, tuple)
         own: list[float] = [*map(len, given.blocks), *given.width]
         choices: list[Sequence[float]] = [*self.blocks, *self.widths]
         free = [place for place, each in enumerate(choices) if len(each) > 1]

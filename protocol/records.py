@@ -194,7 +194,8 @@ class Choice:
     @classmethod
     def of(cls, slice: Slice) -> Choice:
         """Return a slice of first blocks and of a width for each stage as a choice."""
-        assert slice.blocks is not None and isinstance(slice.width, tuple)
+        assert slice.blocks is not None
+        assert isinstance(slice.width, tuple)
         return cls(tuple(map(len, slice.blocks)), slice.width)
 
     def record(self) -> ConfigRecord:

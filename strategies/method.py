@@ -153,6 +153,10 @@ class Method:
         """Return what a client tests, by name: its own level, and the full model."""
         return {"local": self.cut_of(client, self.round), "global": Cut(self.levels[-1])}
 
+    def gathered_by(self, client: Client) -> Collection[Cut]:
+        """Return the submodels whose static norms' statistics a client gathers: its own level's."""
+        return [self.cut_of(client, self.round)]
+
     # --- submodels and work ----------------------------------------------------------------------
 
     def cut_of(self, client: Client, round: int) -> Cut:

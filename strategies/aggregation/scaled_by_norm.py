@@ -51,7 +51,7 @@ class LayerNorm95:
             sizes = np.abs(values)
             return values[sizes <= float(np.percentile(sizes, self.percentile))]
         rest = (100 - self.percentile) / 2
-        low, high = np.percentile(values, [rest, 100 - rest]).tolist()
+        low, high = (float(np.percentile(values, place)) for place in (rest, 100 - rest))
         return values[(low <= values) & (values <= high)]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from models import Slice, family
 from models.slicing import SliceMap
@@ -24,7 +24,13 @@ from strategies.aggregation.scaled_by_norm import LayerNorm95, Reading, Scale, S
 from strategies.aggregation.update import Update
 from strategies.choosing import ChoiceSettings, ChoosingStrategy, union
 from strategies.federation import Federation
+from strategies.fleet.enrolment import Client
+from strategies.levels.grafting import grafted
 from strategies.levels.planning import Level
+from strategies.levels.submodels import Cut
+
+Graft = tuple[SliceMap, Mapping[str, str]]
+"""Where the tensors of a grafted architecture lie, and which of its own each is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +80,21 @@ class FedFA(ChoosingStrategy):
         """Return the levels that a client trains: through grafting, the global model too."""
         return {level.number: level, len(self.levels): self.levels[-1]}.values()
 
+    def gathered_by(self, client: Client) -> Collection[Cut]:
+        """Return what a client gathers statistics of: its own level.
+
+        A global model that nobody has chosen is left to those who hold the next largest.
+        """
+        own, last = self.level_of(client), self.levels[-1]
+        chosen = {self.level_of(each).number for each in self.clients.values()}
+        shared = last.number not in chosen and own.number == max(chosen)
+        return [Cut(each) for each in ([own, last] if shared else [own])]
+
     def counted(self, update: Update, trained: Trained) -> Update:
         """Return an update with grafted blocks where its architecture has none (Algorithm 2)."""
         if not self.settings.graft:
             return update
-        where, sources = self._grafted(update.slice)
+        where, sources = self._grafts[update.slice]
         state = {name: update.state[source] for name, source in sources.items()}
         return replace(update, state=state, map=where)
 
@@ -89,25 +105,16 @@ class FedFA(ChoosingStrategy):
         return ScaledByNorm(super().aggregator(), self.state, norm)
 
     @cached_property
-    def _grafted(self):  # type: ignore[no-untyped-def]
-        return lru_cache(maxsize=None)(self._graft)
+    def _grafts(self) -> dict[Slice, Graft]:
+        """Each level's graft, by its slice."""
+        return {level.slice: self._graft(level) for level in self.levels}
 
-    def _graft(self, slice: Slice) -> tuple[SliceMap, Mapping[str, str]]:
+    def _graft(self, own: Level) -> Graft:
         """Return where an architecture's tensors lie once it is grafted, and which they are."""
-        own = next(level for level in self.levels if level.slice == slice)
-        deep = replace(own, slice=replace(slice, blocks=self.levels[-1].slice.blocks))
-        regions, held = self.submodels.at(deep).map.regions, self.submodels.at(own).map.regions
-        sources = {name: name for name in held}
-        names, kept = family(self.federation.task.model).blocks, slice.blocks or ()
-        for stage, (blocks, all_blocks) in enumerate(
-            zip(kept, deep.slice.blocks or (), strict=True), 1
-        ):
-            last = names.format(stage=stage, block=blocks[-1])
-            for block in all_blocks[len(blocks) :]:
-                grafted = names.format(stage=stage, block=block)
-                sources |= {
-                    grafted + name.removeprefix(last): name
-                    for name in held
-                    if name.startswith(last) and not held[name].banked
-                }
-        return SliceMap({name: regions[name] for name in sources}), sources
+        task, wanted = self.federation.task, self.levels[-1].slice.blocks
+        deep = replace(own, slice=replace(own.slice, blocks=wanted))
+        held, places = self.submodels.at(own).map.regions, self.submodels.at(deep).map.regions
+        shared = [name for name, region in held.items() if not region.banked]
+        sources = grafted(shared, own.slice.blocks or (), wanted or (), family(task.model).blocks)
+        banked = {name: name for name, region in held.items() if region.banked}
+        return SliceMap({name: places[name] for name in sources | banked}), sources | banked

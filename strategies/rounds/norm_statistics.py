@@ -1,6 +1,6 @@
 """Static batch norm (HeteroFL): training keeps no statistics, so clients gather them for a test.
 
-All clients run their level's network over their training data, and the server averages what they
+Clients run their level's network over their training data, and the server averages what they
 saw, as it averages weights.
 """
 
@@ -27,8 +27,9 @@ def with_statistics(method: Method, grid: Grid, tally: Tally) -> State:
     if not any(isinstance(module, StaticBatchNorm2d) for module in full.modules()):
         return method.state
     questions = [
-        Question(client, method.cut_of(client, method.round), what="statistics")
+        Question(client, cut, what="statistics")
         for client in method.roster.answering
+        for cut in method.gathered_by(client)
     ]
     answers = ask(method, "query.statistics", questions, grid, tally)
     return _aggregated(answers, method, tally.asked["statistics"])
