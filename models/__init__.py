@@ -21,6 +21,7 @@ from models.task import Task
 from models import bert as _bert  # noqa: F401
 from models import efficientnet as _efficientnet  # noqa: F401
 from models import msdnet as _msdnet  # noqa: F401
+from models import preresnet as _preresnet  # noqa: F401
 from models import resnet as _resnet  # noqa: F401
 from models import vit as _vit  # noqa: F401
 

@@ -61,11 +61,16 @@ class Slice:
         ):
             raise SliceError(f"exits {self.exits} are not in ascending order, each once")
 
-    def share(self, stage: int = 0) -> float:
-        """Return the share of the channels that stage number `stage` keeps."""
-        return self.width[stage] if isinstance(self.width, tuple) else self.width
+    def share(self, stage: int | None = 0) -> float:
+        """Return the share of the channels that stage number `stage` keeps.
 
-    def channels(self, full: int, stage: int = 0) -> int:
+        None is what belongs to no stage: one share for all cuts it too, one per stage does not.
+        """
+        if isinstance(self.width, tuple):
+            return 1.0 if stage is None else self.width[stage]
+        return self.width
+
+    def channels(self, full: int, stage: int | None = 0) -> int:
         """Return how many of `full` channels are kept; at least one, whatever the rounding."""
         exact = full * self.share(stage)
         kept = math.floor(exact + 1e-6) if self.rounding == "floor" else math.ceil(exact - 1e-6)

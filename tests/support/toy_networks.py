@@ -17,6 +17,7 @@ from models import (
     build,
     declare_parts,
     extract,
+    family,
     slice_map,
 )
 from models.slicing import WindowKind
@@ -158,6 +159,21 @@ def assert_all_have_gradients(net: SlicedNetwork, images: Tensor) -> None:
     labels = torch.arange(len(images))
     torch.stack([F.cross_entropy(logits, labels) for logits in net(images)]).sum().backward()
     assert [name for name, tensor in net.named_parameters() if tensor.grad is None] == []
+
+
+def assert_like_blocks_behind_each_first(name: str, held: Slice, **options: Any) -> None:
+    """A stage's blocks but the first have the same tensors: one can stand for another (FedFA)."""
+    state = build(name, 10, slice=held, device="meta", **options).state_dict()
+    for stage, blocks in enumerate(held.blocks or map(range, family(name).stages), 1):
+        tensors = []
+        for block in blocks:
+            prefix = family(name).blocks.format(stage=stage, block=block)
+            own = {
+                n.removeprefix(prefix): t.shape for n, t in state.items() if n.startswith(prefix)
+            }
+            assert own, prefix
+            tensors.append(own)
+        assert all(each == tensors[1] for each in tensors[2:]), stage
 
 
 def assert_untrained_slices_change_nothing(
