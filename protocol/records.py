@@ -21,6 +21,7 @@ from data.spec import DatasetSpec
 from models.slicing import Slice
 from models.task import Task
 from protocol.arrays import unpack
+from protocol.attack import Sabotage
 from protocol.code import VERSION, code_hash
 from protocol.printable import printable
 from protocol.reading import (
@@ -99,6 +100,8 @@ class Work:
     """Of batch norm in a client's test: those of its training examples, or of each test batch."""
     part: Part = "test"
     """Of the client's data, which a test is made on."""
+    sabotage: Sabotage | None = None
+    """What it does to the others, where it is one of the run's attackers."""
 
     def record(self) -> ConfigRecord:
         """Return all but what is as by default, which both sides know, in few bytes."""
@@ -119,6 +122,7 @@ class Work:
                 "dataset": DatasetSpec(**fields["dataset"]),
                 "train": TrainSettings(**fields["train"]),
                 "recall": Recall(**fields["recall"]) if "recall" in fields else None,
+                "sabotage": Sabotage(**fields["sabotage"]) if "sabotage" in fields else None,
             }
         )
 

@@ -88,11 +88,11 @@ class Method:
 
     def level_of(self, client: Client) -> Level:
         """Return the level that a client holds: its tier's, or the largest that it affords."""
-        return level_of(client, self.levels, self.federation.fleet, self.settings)
+        return level_of(client, self.levels, self.federation, self.settings)
 
     def levels_of(self, client: Client) -> Collection[Level]:
         """Return the levels that a client may be assigned: its own, or those near it."""
-        return levels_near(client, self.levels, self.level_of(client), self.federation.fleet)
+        return levels_near(client, self.levels, self.level_of(client), self.federation)
 
     def trained_with(self, level: Level) -> Collection[Level]:
         """Return the levels that whoever trains a level trains: by default that one alone."""
@@ -176,8 +176,8 @@ class Method:
 
     def work(self, assigned: Assignment, round: int) -> Work:
         """Return what goes with an assignment's tensors."""
-        federation, turn = self.federation, assigned.turn
-        chance = (federation.seed, round, assigned.client.number, *([turn] if turn else []))
+        federation, turn, client = self.federation, assigned.turn, assigned.client.number
+        chance = (federation.seed, round, client, *([turn] if turn else []))
         seed = int(np.random.default_rng(chance).integers(2**31))
         return Work(
             task=federation.task,
@@ -192,6 +192,7 @@ class Method:
             seed=seed,
             statistics=federation.evaluate.statistics,
             part=assigned.part,
+            sabotage=federation.sabotage_of(client),
         )
 
     @property

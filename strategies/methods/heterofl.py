@@ -26,6 +26,7 @@ from protocol.records import Trained
 from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.base import NestedStrategy
 from strategies.federation import Federation
+from strategies.fleet.client_levels import takes_largest
 from strategies.fleet.enrolment import Client
 from strategies.fleet.sampling import drawn
 from strategies.levels.planning import Level
@@ -94,7 +95,7 @@ class HeteroFL(NestedStrategy):
 
     def levels_of(self, client: Client) -> Collection[Level]:
         """Return the levels that a client may draw: a device knows best what it affords."""
-        if not self.settings.dynamic:
+        if not self.settings.dynamic or takes_largest(client, self.federation):
             return super().levels_of(client)
         own = self.level_of(client)
         return self.levels if client.profile.budget is None else self.levels[: own.number]
