@@ -42,8 +42,16 @@ def _aggregated(answers: Answers, method: Method, tally: AskTally) -> State:
         try:
             report, gathered = Trained.read(content), read_slice(content, form)
             check_examples(report, question.client)
-            client, held = question.client.number, question.cut.level.slice
-            update = Update(gathered, mapping, report.examples, client, held)
+            client, level = question.client.number, question.cut.level
+            update = Update(
+                gathered,
+                mapping,
+                report.examples,
+                client,
+                level.slice,
+                level.number,
+                method.state,
+            )
             method.federation.max_update.check(update, method.state)
             aggregator.add(update)
         except (ProtocolError, RefusedUpdateError) as refusal:
