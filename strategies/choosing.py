@@ -23,7 +23,7 @@ from protocol.reading import ProtocolError
 from protocol.records import Choice, Work
 from strategies.base import NestedStrategy
 from strategies.federation import Federation, check_least
-from strategies.fleet.client_levels import budget_of
+from strategies.fleet.client_levels import budget_of, takes_largest
 from strategies.fleet.enrolment import Client
 from strategies.fleet.streaming import stream
 from strategies.levels.cost import price_of
@@ -201,7 +201,12 @@ class ChoosingStrategy(NestedStrategy):
         return refused
 
     def fixed(self, client: Client) -> Slice | None:
-        """Return what a client holds without being asked: the first ones hold the smallest."""
+        """Return what a client holds without being asked: the first ones hold the smallest.
+
+        Attackers may hold the largest.
+        """
+        if takes_largest(client, self.federation):
+            return self.candidates.largest
         of = max(client.profile.partitions or self.federation.fleet.clients, client.number + 1)
         first = client.profile.budget is None and client.number < self.settings.smallest * of
         return self.candidates.smallest if first else None
