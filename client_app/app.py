@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
 from client_app.memory import Memory
 from data.clients import ClientData, client_data, device_data
@@ -13,6 +14,7 @@ from models.families import SlicedNetwork
 from protocol.arrays import pack, unpack
 from protocol.records import Evaluation, Profile, Trained, Work
 from strategies.registry import method
+from training.attacks import amplified, poisoned
 from training.devices import choose_device, set_threads
 from training.fitting import fit
 from training.networks import form_of, load_network
@@ -36,11 +38,25 @@ def introduce(message: Message, context: Context) -> Message:
     return Message(RecordDict({"profile": profile.record()}), reply_to=message)
 
 
+@app.query("architecture")
+def choose(message: Message, context: Context) -> Message:
+    """Choose an architecture by this device's data, of those that it is offered and affords."""
+    set_threads()
+    work = Work.read(message.content)
+    chosen, data = method(work.method), own_data(work, context).train
+    choice = chosen.Training(chosen.Settings(**work.settings), work, data, {}).choice()
+    return Message(RecordDict({"choice": choice.record()}), reply_to=message)
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the slice on this device's data, as its method says, and send it back."""
     work, net = received(message)
+    if work.sabotage is not None:
+        require_simulated(context)
     data, chosen = own_data(work, context).train, method(work.method)
+    if work.sabotage is not None:
+        data = poisoned(data, work.sabotage)
     memory = Memory(own_name(context), work.recall)
     recalled = memory.recall()
     device = choose_device(work.train.device)
@@ -49,6 +65,8 @@ def train(message: Message, context: Context) -> Message:
     training.begin(net.to(device))
     report = fit(net, data, training.loss, work.train, work.round, work.seed, training.moved(net))
     state = training.reply(net)
+    if work.sabotage is not None:
+        state = amplified(state, sent_state(message, work), work.sabotage)
     memory.keep(work.round, training.memory)
     trained = Trained(
         report.examples,
@@ -95,9 +113,21 @@ def received(message: Message) -> tuple[Work, SlicedNetwork]:
     """Return the work of a message, and its slice as a network."""
     set_threads()
     work = Work.read(message.content)
-    form = form_of(work.task, work.slice)
-    state = unpack(message.content.array_records["arrays"], form)
-    return work, load_network(work.task, work.slice, state)
+    return work, load_network(work.task, work.slice, sent_state(message, work))
+
+
+def sent_state(message: Message, work: Work) -> dict[str, Tensor]:
+    """Return the tensors of a message."""
+    return unpack(message.content.array_records["arrays"], form_of(work.task, work.slice))
+
+
+def require_simulated(context: Context) -> None:
+    """Refuse to attack with a device's own data: attacks are for simulated clients."""
+    if "data" in context.node_config:
+        raise ValueError(
+            "this device has data of its own, and attacks nobody: fleet.attack is for clients that "
+            "hold a part of the run's data set"
+        )
 
 
 def own_data(work: Work, context: Context) -> ClientData:

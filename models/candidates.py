@@ -76,18 +76,15 @@ class Candidates:
             for widths in product(*self.widths):
                 yield self._slice(blocks, widths)
 
-    def __contains__(self, given: object) -> bool:
-        if not isinstance(given, Slice) or given.blocks is None:
-            return False
-        if not isinstance(given.width, tuple) or len(given.width) != len(self.widths):
-            return False
-        kept = [len(stage) for stage in given.blocks]
-        return (
-            given == self._slice(kept, given.width)
-            and len(kept) == len(self.blocks)
-            and all(own in known for own, known in zip(kept, self.blocks, strict=True))
-            and all(own in known for own, known in zip(given.width, self.widths, strict=True))
-        )
+    def find(self, blocks: Sequence[int], widths: Sequence[float]) -> Slice | None:
+        """Return the candidate of these blocks and widths; None if there is none such."""
+        given: list[float] = [*blocks, *widths]
+        choices: list[Sequence[float]] = [*self.blocks, *self.widths]
+        if len(blocks) != len(self.blocks) or len(given) != len(choices):
+            return None
+        if not all(own in known for own, known in zip(given, choices, strict=True)):
+            return None
+        return self._slice(blocks, widths)
 
     def drawn(self, chance: np.random.Generator) -> Slice:
         """Return any of them."""
@@ -98,7 +95,8 @@ class Candidates:
 
     def changed(self, given: Slice, chance: np.random.Generator) -> Slice:
         """Return a candidate in which one number, that may be another one, is drawn anew."""
-        assert given.blocks is not None and isinstance(given.width, tuple)
+        assert given.blocks is not None
+        assert isinstance(given.width, tuple)
         own: list[float] = [*map(len, given.blocks), *given.width]
         choices: list[Sequence[float]] = [*self.blocks, *self.widths]
         free = [place for place, each in enumerate(choices) if len(each) > 1]

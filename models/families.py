@@ -89,9 +89,7 @@ def register(
     def add(construct: Constructor) -> Constructor:
         if name in _FAMILIES:
             raise ValueError(f"a model named {name!r} is registered already")
-        _FAMILIES[name] = Family(
-            construct, units, own_exits, reads, stages, blocks, candidates
-        )
+        _FAMILIES[name] = Family(construct, units, own_exits, reads, stages, blocks, candidates)
         return construct
 
     return add

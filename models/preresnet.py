@@ -47,6 +47,7 @@ class Architecture:
     """What each stage may be wide."""
     blocks: tuple[tuple[int, ...], ...]
     """How many blocks each stage may have."""
+    stem_stride: int = 1
 
     @property
     def candidates(self) -> Candidates:
@@ -133,7 +134,7 @@ class PreResNet(SlicedNetwork):
         self.norm, self.scaler = choose_norm(norm), scaler
         self.steps: StepKind = steps
         self.units = architecture.units[: slice.exits[-1] if slice.exits else None]
-        self.conv1 = conv3x3(in_channels, self._width(None))
+        self.conv1 = conv3x3(in_channels, self._width(None), architecture.stem_stride)
         for stage in range(len(architecture.stages)):
             setattr(self, f"layer{stage + 1}", nn.ModuleDict(dict(self._blocks(stage))))
         whole = self.units == architecture.units
@@ -220,6 +221,12 @@ ARCHITECTURES = {
         stem=16,
         channels=((16, 18, 20, 22), (32, 36, 40, 44), (64, 72, 80, 88)),
         blocks=((2, 3, 4),) * 3,
+    ),
+    "preresnet-micro": Architecture(
+        stem=8,
+        channels=((8, 12), (16, 24), (32, 48)),
+        blocks=((2, 3),) * 3,
+        stem_stride=2,
     ),
 }
 for _name, _architecture in ARCHITECTURES.items():

@@ -21,6 +21,7 @@ from data.spec import DatasetSpec
 from models.slicing import Slice
 from models.task import Task
 from protocol.arrays import unpack
+from protocol.attack import Sabotage
 from protocol.code import VERSION, code_hash
 from protocol.printable import printable
 from protocol.reading import (
@@ -37,11 +38,13 @@ from protocol.reading import (
 )
 from protocol.train_settings import StatisticsKind, TrainSettings
 
-ARRAYS, WORK, PROFILE, METRICS = "arrays", "work", "profile", "metrics"
+ARRAYS, WORK, PROFILE, CHOICE, METRICS = "arrays", "work", "profile", "choice", "metrics"
 MOST_CLIENTS = 10**6
 """That a data set can be parted into."""
 LEAST_BUDGET = 1e-6
 """Of the full model. What affords less is no device of this fleet, and nothing is that small."""
+MOST_STAGES = 100
+"""Of a network."""
 LONGEST_PROFILE, LONGEST_WORK = 2_000, 10**6
 """Bytes of JSON."""
 
@@ -97,6 +100,8 @@ class Work:
     """Of batch norm in a client's test: those of its training examples, or of each test batch."""
     part: Part = "test"
     """Of the client's data, which a test is made on."""
+    sabotage: Sabotage | None = None
+    """What it does to the others, where it is one of the run's attackers."""
 
     def record(self) -> ConfigRecord:
         """Return all but what is as by default, which both sides know, in few bytes."""
@@ -117,6 +122,7 @@ class Work:
                 "dataset": DatasetSpec(**fields["dataset"]),
                 "train": TrainSettings(**fields["train"]),
                 "recall": Recall(**fields["recall"]) if "recall" in fields else None,
+                "sabotage": Sabotage(**fields["sabotage"]) if "sabotage" in fields else None,
             }
         )
 
@@ -174,6 +180,42 @@ class Profile:
             fields = json.loads(text(record["json"], PROFILE, LONGEST_PROFILE))
             check_code(fields["code"], fields["version"])
             return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The architecture that a client chose: how many blocks of each stage, and their width."""
+
+    blocks: tuple[int, ...]
+    width: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for count in self.blocks:
+            whole(count, "blocks", 1)
+        for share in self.width:
+            within(share, "width", 0, 1)
+
+    @classmethod
+    def of(cls, slice: Slice) -> Choice:
+        """Return a slice of first blocks and of a width for each stage as a choice."""
+        assert slice.blocks is not None
+        assert isinstance(slice.width, tuple)
+        return cls(tuple(map(len, slice.blocks)), slice.width)
+
+    def record(self) -> ConfigRecord:
+        return ConfigRecord({"blocks": list(self.blocks), "width": list(self.width)})
+
+    @classmethod
+    def read(cls, content: RecordDict) -> Choice:
+        """Return a client's choice, or raise ProtocolError."""
+        with reading("a choice"):
+            check_names(content, (CHOICE,), "the reply", "names")
+            record = _record(content, CHOICE, ConfigRecord)
+            check_names(record, ("blocks", "width"), CHOICE)
+            for name in ("blocks", "width"):
+                if not isinstance(record[name], list) or len(record[name]) > MOST_STAGES:  # type: ignore[arg-type]
+                    raise ProtocolError(f"{name} is {shown(record[name])}: expected a short list")
+            return cls(tuple(record["blocks"]), tuple(record["width"]))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

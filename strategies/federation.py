@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 from data.spec import DatasetSpec
 from models import Slice, Task, family
+from protocol.attack import Attack, Sabotage
 from protocol.records import Work
 from protocol.train_settings import StatisticsKind, TrainSettings
 from strategies.aggregation.aggregators import AggregationConfig
@@ -82,6 +83,8 @@ class FleetConfig:
     spread: int = 0
     """By how many tiers the level that a client trains may be off its own: where it is more than 0,
     every round draws it anew (NeFL, B.5)."""
+    attack: Attack = field(default_factory=Attack)
+    """What some of the clients do to the others."""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "clients")
@@ -94,6 +97,11 @@ class FleetConfig:
             raise ValueError(f"{len(self.shares)} shares, but {len(self.budgets)} budgets")
         if min(self.shares) < 0 or sum(self.shares) == 0:
             raise ValueError(f"shares are {list(self.shares)}: expected 0 or more, not all 0")
+        attack = self.attack
+        if attack.kind != "none" and attack.share > 0 and not attack.count(self.clients):
+            raise ValueError(
+                f"attack.share is {attack.share}: of {self.clients} clients that is nobody"
+            )
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
@@ -200,6 +208,16 @@ class Federation:
     def task(self) -> Task:
         """The full network, and the shape of its data."""
         return self.model.task(self.dataset)
+
+    @cached_property
+    def attackers(self) -> frozenset[int]:
+        """The numbers of the clients that attack the others."""
+        return self.fleet.attack.attackers(self.fleet.clients, self.seed)
+
+    def sabotage_of(self, client: int) -> Sabotage | None:
+        """Return what a client is told to do to the others, if it is an attacker."""
+        attacks = client in self.attackers
+        return self.fleet.attack.sabotage(client, self.seed) if attacks else None
 
     def query(self) -> Work:
         """Return what a client is asked before the first round: to look at its data and itself."""

@@ -13,9 +13,10 @@ from uuid import uuid4
 
 import numpy as np
 import torch
+from flwr.serverapp import Grid
 from torch import Tensor, nn
 
-from models import PREFIX, State, Window
+from models import PREFIX, Slice, State, Window
 from models.slicing import is_running_statistic
 from protocol.records import Recall, Trained, Work
 from strategies.aggregation.aggregators import Aggregator
@@ -29,7 +30,7 @@ from strategies.fleet.roster import Roster
 from strategies.fleet.sampling import drawn, sampled
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level, cluster_budgets
-from strategies.levels.submodels import Cut, Submodels
+from strategies.levels.submodels import Cut, Submodels, global_slice
 from strategies.method_settings import MethodSettings, PlannedSettings
 from training.local_training import LocalTraining
 
@@ -54,7 +55,7 @@ class Method:
         settings.check(federation)
         self.settings, self.weights = settings, weights
         self.run_id = federation.run_id or uuid4().hex
-        self.roster = Roster(federation)
+        self.roster = Roster(federation, self.admit)
         self.round = 0
         """The last one that was trained."""
         given = settings.ratios if isinstance(settings, PlannedSettings) else None
@@ -78,13 +79,20 @@ class Method:
         budgets = self.ratios or self.federation.fleet.budgets
         return self.settings.plan(self.federation.task, budgets, self.early_exits)
 
+    def admit(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
+        """Ask clients that have come what else must be known, before they are given a level.
+
+        Returned is why some of them, by number, cannot take part: by default nothing is asked.
+        """
+        return {}
+
     def level_of(self, client: Client) -> Level:
         """Return the level that a client holds: its tier's, or the largest that it affords."""
-        return level_of(client, self.levels, self.federation.fleet, self.settings)
+        return level_of(client, self.levels, self.federation, self.settings)
 
     def levels_of(self, client: Client) -> Collection[Level]:
         """Return the levels that a client may be assigned: its own, or those near it."""
-        return levels_near(client, self.levels, self.level_of(client), self.federation.fleet)
+        return levels_near(client, self.levels, self.level_of(client), self.federation)
 
     def trained_with(self, level: Level) -> Collection[Level]:
         """Return the levels that whoever trains a level trains: by default that one alone."""
@@ -93,6 +101,10 @@ class Method:
     def training_macs(self, level: Level) -> int:
         """Return the MACs of a forward pass of one example in a level's training."""
         return cost(self.federation.task, level.slice).macs
+
+    def whole(self) -> Slice:
+        """Return what the global state is of: the full network, with the levels' exits."""
+        return global_slice(self.federation.task, self.levels)
 
     def window_of(self, client: int, round: int) -> Window:
         """Return which channels a client's slice keeps in a round."""
@@ -141,6 +153,10 @@ class Method:
         """Return what a client tests, by name: its own level, and the full model."""
         return {"local": self.cut_of(client, self.round), "global": Cut(self.levels[-1])}
 
+    def gathered_by(self, client: Client) -> Collection[Cut]:
+        """Return the submodels whose static norms' statistics a client gathers: its own level's."""
+        return [self.cut_of(client, self.round)]
+
     # --- submodels and work ----------------------------------------------------------------------
 
     def cut_of(self, client: Client, round: int) -> Cut:
@@ -160,8 +176,8 @@ class Method:
 
     def work(self, assigned: Assignment, round: int) -> Work:
         """Return what goes with an assignment's tensors."""
-        federation, turn = self.federation, assigned.turn
-        chance = (federation.seed, round, assigned.client.number, *([turn] if turn else []))
+        federation, turn, client = self.federation, assigned.turn, assigned.client.number
+        chance = (federation.seed, round, client, *([turn] if turn else []))
         seed = int(np.random.default_rng(chance).integers(2**31))
         return Work(
             task=federation.task,
@@ -176,6 +192,7 @@ class Method:
             seed=seed,
             statistics=federation.evaluate.statistics,
             part=assigned.part,
+            sabotage=federation.sabotage_of(client),
         )
 
     @property
@@ -207,7 +224,8 @@ class Method:
         """Make the levels and the first global state."""
         self.levels = self.plan()
         self.untrained = {level.number for level in self.levels}
-        self.submodels = Submodels(self.federation.task, self.levels, self.bank)
+        task = self.federation.task
+        self.submodels = Submodels(task, self.levels, self.bank, self.whole())
         full = self.submodels.first_weights(self.federation.seed, self.weights)
         banks = [self.first_of_banks(level, full) for level in self.levels]
         self.state = {**full, **{name: t for bank in banks for name, t in bank.items()}}
@@ -235,7 +253,7 @@ class Method:
         }
         return {
             "round": torch.tensor(self.round),
-            "ratios": torch.tensor(self.ratios, dtype=torch.float64),
+            **self.plan_dict(),
             "held": torch.tensor(sorted(self.roster.held)),
             **{name: torch.tensor(value) for name, value in optional.items() if value},
             **{f"state.{k}": v for k, v in self.state.items()},
@@ -244,7 +262,7 @@ class Method:
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `state_dict` returned."""
         if not self.levels:
-            self.ratios = tuple(tensors["ratios"].tolist())
+            self.load_plan_dict(tensors)
             self._prepare()
         state = {k.removeprefix("state."): v for k, v in tensors.items() if k.startswith("state.")}
         self.adopt(state, "the checkpoint")
@@ -253,6 +271,14 @@ class Method:
         self.roster.held = set(lists.get("held", []))
         self.untrained = set(lists.get("untrained", []))
         self.last_replies = dict(lists.get("last_replies", []))
+
+    def plan_dict(self) -> dict[str, Tensor]:
+        """Return what the levels were made of, besides the configuration."""
+        return {"ratios": torch.tensor(self.ratios, dtype=torch.float64)}
+
+    def load_plan_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `plan_dict` returned, before the levels are made."""
+        self.ratios = tuple(tensors["ratios"].tolist())
 
     def adopt(self, state: State, what: str = "the state") -> None:
         """Take another global state in place of this one, of the same model and plan."""

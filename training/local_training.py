@@ -10,9 +10,9 @@ from torch import Tensor
 from data.examples import Examples
 from models.families import SlicedNetwork
 from models.slicing import State
-from protocol.records import Work
+from protocol.records import Choice, Work
 from training.placement import PlacedNetwork
-from training.shared_losses import cross_entropy
+from training.shared_losses import cross_entropy, masked_cross_entropy, present_classes
 
 
 def plain_loss(network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -42,6 +42,10 @@ class LocalTraining:
         """What the server tells this client in this round."""
         return self.work.told
 
+    def choice(self) -> Choice:
+        """Return the architecture that this client chooses, where its method lets it."""
+        raise NotImplementedError(f"{self.work.method} has no architectures to choose from")
+
     def begin(self, network: SlicedNetwork) -> None:
         """Look at the network as it was received, before its first step."""
 
@@ -59,3 +63,20 @@ class LocalTraining:
     def reply(self, network: SlicedNetwork) -> State:
         """Return what is sent back: the slice's tensors, under their names and in their order."""
         return network.state_dict()
+
+
+class MaskedTraining(LocalTraining):
+    """Cross-entropy over the classes that the client has, if the settings' `masked_loss` is on.
+
+    The logits of others are 0, so that a client does not unlearn what it has no example of.
+    """
+
+    def begin(self, network: SlicedNetwork) -> None:
+        """Look which classes this client has."""
+        self.present = present_classes(self.data.labels, self.work.task.num_classes)
+
+    def loss(self, network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the masked cross-entropy of a batch."""
+        if not self.settings.masked_loss:
+            return super().loss(network, inputs, labels)
+        return masked_cross_entropy(network(inputs), labels, self.present)

@@ -24,8 +24,8 @@ class Lines:
         self._warned = False
 
     def update(self, state: RunState, finished: list[dict[str, Any]]) -> None:
-        if state.lacks and not self._warned:
-            self._console.out(lacks_line(state.lacks), highlight=False)
+        if (told := warnings_of(state)) and not self._warned:
+            self._console.out(told, highlight=False)
             self._warned = True
         for record in finished:
             parts = (round_line(record, state.rounds), time_left(state))
@@ -64,7 +64,7 @@ class Bars:
         self._progress.update(self._replies, total=of, completed=done)
         parts = (state.loss, accuracies_part(state.accuracies), state.validation)
         found = ", ".join(filter(None, parts))
-        self._found.plain = "\n".join(filter(None, (lacks_line(state.lacks), found)))
+        self._found.plain = "\n".join(filter(None, (warnings_of(state), found)))
 
 
 class Silence:
@@ -83,6 +83,16 @@ def display_on(console: Console, quiet: bool) -> Iterator[Display]:
     else:
         with Bars(console) as bars:
             yield bars
+
+
+def warnings_of(state: RunState) -> str:
+    """Return what the start of a run warns of, a line each."""
+    return "\n".join(filter(None, (lacks_line(state.lacks), attackers_line(state.attackers))))
+
+
+def attackers_line(attackers: int) -> str:
+    clients = "1 client attacks" if attackers == 1 else f"{attackers} clients attack"
+    return f"Warning: {clients} the others (fleet.attack)" if attackers else ""
 
 
 def lacks_line(lacks: dict[str, str]) -> str:

@@ -63,6 +63,8 @@ class RunState:
     """The score on the clients' validation parts at that evaluation, in words."""
     lacks: dict[str, str] = field(default_factory=dict)
     """The levels that nobody holds, and what that makes of them."""
+    attackers: int = 0
+    """Clients that attack the others."""
     reason: str | None = None
     """Why the run stopped before its end."""
     crashed: int = 0
@@ -74,6 +76,7 @@ class RunState:
             case {"event": "start", "rounds": int(rounds), **rest}:
                 self.rounds = rounds
                 self.lacks = dict(rest.get("lacks", {}))
+                self.attackers = int(rest.get("attackers") or 0)
                 self._ends = [now]
             case {"event": "reply", "done": int(done), "of": int(of)}:
                 self.replies = (done, of)

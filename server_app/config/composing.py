@@ -218,7 +218,7 @@ def _composed(chosen: list[_Override]) -> DictConfig:
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"conf/ cannot be read: {' '.join(str(error).split())}") from error
     _check_submodels(config, names)
-    _merge_per_strategy(config)
+    _merge_per_strategy(config, names)
     _complete_model(config)
     _complete_strategy(config)
     return config
@@ -252,12 +252,18 @@ def _check_submodels(config: DictConfig, names: Mapping[str, str]) -> None:
         )
 
 
-def _merge_per_strategy(config: DictConfig) -> None:
-    """Set what an experiment says under `per_strategy` for the strategy that was chosen."""
+def _merge_per_strategy(config: DictConfig, names: Mapping[str, str]) -> None:
+    """Set what an experiment says under `per_strategy` for the strategy that was chosen.
+
+    What it says for a method is for all variants of it; what it says for a variant, such as
+    fedfa_width, comes on top.
+    """
+    known = sorted({*METHODS, *(file.stem for file in (CONF / "strategy").glob("[!_]*.yaml"))})
     with open_dict(config):
         settings = config.pop("per_strategy", {})
-        reject_unknown("per_strategy", settings, sorted(METHODS))
-        config.strategy.merge_with(settings.get(config.strategy.name, {}))
+        reject_unknown("per_strategy", settings, known)
+        for name in dict.fromkeys([config.strategy.name, names.get("strategy")]):
+            config.strategy.merge_with(settings.get(name, {}))
 
 
 def _complete_model(config: DictConfig) -> None:

@@ -47,6 +47,7 @@ class ClientFacts(TypedDict):
     budget: float  # the share of the full model that it affords, by its own word or its tier's
     device: str
     levels: NotRequired[list[int]]  # where it may be assigned several
+    attacks: NotRequired[bool]  # where it is one of the run's attackers
 
 
 class PartFacts(TypedDict):
@@ -185,6 +186,8 @@ def _client(method: Method, client: Client) -> ClientFacts:
     }
     if len(levels) > 1:
         facts["levels"] = levels
+    if client.number in method.federation.attackers:
+        facts["attacks"] = True
     return facts
 
 

@@ -52,7 +52,7 @@ class Recorder(Observer):
 
     def started(self, coverage: Coverage, clients: Mapping[int, Client]) -> None:
         partitions = [client.profile.partitions or 0 for client in clients.values()]
-        lacking = coverage.lacks
+        lacking, attackers = coverage.lacks, self.config.attackers & clients.keys()
         if self.config.checkpoint.best and not self.config.validates:
             log.info("dataset.validation is 0: no best checkpoint is kept, only the newest")
         self._tell(
@@ -62,6 +62,7 @@ class Recorder(Observer):
             nodes=len(clients),
             partitions=max(partitions) or None,
             **({"lacks": lacking} if lacking else {}),
+            **({"attackers": len(attackers)} if attackers else {}),
         )
         if self.strategy is not None:
             self._record_fleet(self.strategy)

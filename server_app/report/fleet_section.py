@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from server_app.record.fleet_record import PartFacts
-from server_app.report.amounts import amount, counted, duration, percent
+from server_app.report.amounts import amount, counted, duration, listed, percent
 from server_app.report.grouping import ABSENT, Group
 from server_app.report.run_data import RunData
 from server_app.report.tables import Table
@@ -26,6 +26,7 @@ class Tile:
     colour: int
     strength: float
     text: str
+    attacks: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,11 @@ def _tiles(run: RunData) -> list[Tile]:
                 f"trained in {counted(trained, 'round')}"]  # fmt: skip
         told += [f"{kind} {percent(found[number])}" for kind, found in scores.items()
                  if number in found]  # fmt: skip
+        attacks = client.get("attacks", False)
+        told += ["attacks"] * attacks
         colour = names.index(str(client["level"])) if str(client["level"]) in names else 0
-        tiles.append(Tile(number, colour, trained / most if most else 0.0, ", ".join(told)))
+        strength = trained / most if most else 0.0
+        tiles.append(Tile(number, colour, strength, ", ".join(told), attacks))
     return tiles
 
 
@@ -166,7 +170,9 @@ def _tile_note(run: RunData) -> str:
         if count <= MOST_TILES
         else f"More than {MOST_TILES} are not drawn one by one."
     )
-    return f"{counted(count, 'client')}{idle}. {drawn}"
+    attackers = [number for number, client in run.fleet["clients"].items() if "attacks" in client]
+    attack = f" Attackers: {listed(attackers)}." if attackers else ""
+    return f"{counted(count, 'client')}{idle}. {drawn}{attack}"
 
 
 def _parts(run: RunData, parts: Sequence[PartFacts]) -> list[PartRow]:

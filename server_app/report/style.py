@@ -112,6 +112,7 @@ svg .label { fill: var(--ink); font-size: 11px; paint-order: stroke; stroke: var
   place-items: center; font-size: .7rem; font-variant-numeric: tabular-nums; color: var(--ink);
   background: color-mix(in srgb, var(--paper),
                         var(--tint) calc(12% + var(--often) * (var(--most) - 12%))); }
+.tiles .attacks { outline: 2px dashed var(--c1); outline-offset: -2px; }
 .parts td { min-width: 3.2rem; }
 .parts .share {
   background: color-mix(in srgb, var(--paper), var(--tint) calc(var(--held) * var(--most))); }

@@ -78,6 +78,7 @@ validation data.{% endif %}</p>
 <h3>Clients</h3><p class="faint">{{ fleet.tile_note }}</p>
 {% if fleet.tiles %}{{ legend(page.level_legend) }}{% endif %}
 <div class="tiles">{% for tile in fleet.tiles %}<span title="{{ tile.text }}"
+ {% if tile.attacks %}class="attacks"{% endif %}
  style="--tint:var(--c{{ tile.colour % 8 }});--often:{{ '%.2f'|format(tile.strength) }}">
 {{- tile.number }}</span>{% endfor %}</div>
 {% endif %}

@@ -24,13 +24,20 @@ AGGREGATORS = {
 
 
 class Aggregator(Protocol):
-    """Folds the updates of one round, in whatever order they come."""
+    """Folds the updates of one round, in whatever order they come: that changes no bit.
+
+    One may stand around another: what it does to an update, it does before the inner one's `add`.
+    """
 
     def add(self, update: Update) -> None:
         """Fold in one client's update, or raise `RefusedUpdateError` and change nothing."""
 
     def result(self, previous: State) -> dict[str, Tensor]:
-        """Return the new global state, of the one that the round began with."""
+        """Return the new global state, of the one that the round began with.
+
+        An entry that nobody held is that of `previous`, exactly, also where it is not a number; no
+        other entry is read from it but to tell whether it has changed.
+        """
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,10 @@ class Update:
     """Who it is of, for aggregators that tell clients apart."""
     slice: Slice = field(default_factory=Slice)
     """What it is a state of, for those that run the network."""
+    level: int = 1
+    """The number of its level, for those that compare clients of one."""
+    start: State = field(default_factory=dict)
+    """The global state that the slice was cut from, for those that look at what has changed."""
 
     def check_form(self) -> None:
         """Raise `RefusedUpdateError` for other names, shapes or types than the slice has."""

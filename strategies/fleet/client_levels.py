@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strategies.federation import FleetConfig
+from strategies.federation import Federation, FleetConfig
 from strategies.fleet.enrolment import Client
 from strategies.levels.planning import Level
 from strategies.method_settings import MethodSettings
 
 
 def level_of(
-    client: Client, levels: Sequence[Level], fleet: FleetConfig, settings: MethodSettings
+    client: Client, levels: Sequence[Level], federation: Federation, settings: MethodSettings
 ) -> Level:
     """Return a client's level, by the client alone: who else is there may change."""
+    fleet = federation.fleet
+    if takes_largest(client, federation):
+        return levels[-1]
     if client.profile.budget is None and len(levels) == len(fleet.budgets):
         return levels[_tier_of(client, fleet)]
     full = levels[-1].cost.of(settings.cost)
@@ -23,15 +26,27 @@ def level_of(
 
 
 def levels_near(
-    client: Client, levels: Sequence[Level], own: Level, fleet: FleetConfig
+    client: Client, levels: Sequence[Level], own: Level, federation: Federation
 ) -> Sequence[Level]:
     """Return the levels that a client may train: its own, and those within the fleet's spread.
 
-    A device that says what it affords is given nothing larger.
+    A device that says what it affords is given nothing larger; an attacker that takes the largest
+    keeps to it.
     """
-    place = levels.index(own)
-    above = fleet.spread if client.profile.budget is None else 0
-    return levels[max(0, place - fleet.spread) : place + above + 1]
+    if takes_largest(client, federation):
+        return [own]
+    place, spread = levels.index(own), federation.fleet.spread
+    above = spread if client.profile.budget is None else 0
+    return levels[max(0, place - spread) : place + above + 1]
+
+
+def takes_largest(client: Client, federation: Federation) -> bool:
+    """Return whether a client is an attacker that holds the largest level, whatever its tier.
+
+    A device that says what it affords is taken at its word.
+    """
+    attacks = client.number in federation.attackers and federation.fleet.attack.largest
+    return attacks and client.profile.budget is None
 
 
 def budget_of(client: Client, fleet: FleetConfig) -> float:

@@ -59,6 +59,15 @@ def describe(
             MORE_NODES.format(federation.fleet.clients),
         )
     _describe_levels(federation, settings, coverage)
+    if attackers := federation.attackers & {client.number for client in clients}:
+        attack = federation.fleet.attack
+        log.warning(
+            "%d of %d clients attack (fleet.attack): %s, strength %g",
+            len(attackers),
+            len(clients),
+            attack.kind,
+            attack.strength,
+        )
     devices = Counter(client.profile.device for client in clients)
     log.info("%s", ", ".join(f"{n} clients train on {kind}" for kind, n in devices.items()))
     for number, lack in coverage.lacks.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from flwr.serverapp import Grid
@@ -14,14 +14,18 @@ from strategies.fleet.enrolment import Client, enrol
 MOST_NAMED = 5
 """Nodes whose reasons a message tells."""
 
+Admit = Callable[[Grid, Sequence[Client]], Mapping[int, str]]
+"""Asks clients that have come what else the method must know; returns why some, by number, cannot
+take part."""
+
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
 class Roster:
     """Who takes part, and which levels have had clients."""
 
-    def __init__(self, federation: Federation) -> None:
-        self.federation = federation
+    def __init__(self, federation: Federation, admit: Admit) -> None:
+        self.federation, self.admit = federation, admit
         self.clients: dict[int, Client] = {}
         """By the numbers that sampling and seeds go by."""
         self.left_out: dict[int, str] = {}
@@ -34,10 +38,14 @@ class Roster:
 
     def enrol(self, grid: Grid, patience: float) -> None:
         """Ask the nodes that are not known yet what they are."""
-        self.clients, left_out = enrol(
-            grid, self.federation, self.clients, self.left_out.keys(), patience
-        )
+        known = dict(self.clients)
+        self.clients, left_out = enrol(grid, self.federation, known, self.left_out.keys(), patience)
         self.left_out |= left_out
+        came = [each for number, each in self.clients.items() if known.get(number) != each]
+        for number, why in self.admit(grid, came).items() if came else ():
+            node = self.clients.pop(number).node
+            self.left_out[node] = why
+            log.warning("node %d is left out: %s", node, why)
 
     def online(self, grid: Grid) -> list[int]:
         """Return the numbers of the clients that are there; whoever is new is asked first."""

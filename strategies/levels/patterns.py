@@ -65,7 +65,7 @@ def patterned_levels(
         Slice(width=width, blocks=blocks, rounding=rounding)
         for blocks, width in zip(kept, widths, strict=True)
     ]
-    return [_level(task, number, each) for number, each in enumerate(slices, 1)]
+    return [level_of_slice(task, number, each) for number, each in enumerate(slices, 1)]
 
 
 def search_patterns(
@@ -99,7 +99,7 @@ def search_patterns(
             held = replace(held, blocks=_search_blocks(task, held, target, cut, tolerance, kind))
         if ratio < 1 and cut in ("width", "both"):
             held = _search_width(task, held, target, kind)
-        level = _level(task, number, held)
+        level = level_of_slice(task, number, held)
         excess = level.cost.of(kind) / target - 1
         if excess > tolerance or (excess < -tolerance and not (at_most or cut == "prefix")):
             raise PlanError(
@@ -111,7 +111,7 @@ def search_patterns(
     return levels
 
 
-def _level(task: Task, number: int, held: Slice) -> Level:
+def level_of_slice(task: Task, number: int, held: Slice) -> Level:
     """Return a level that answers with the network's own head, and its own exits if it has any."""
     counted = replace(held, exits=task.whole.exits or (task.units,))
     return Level(number, replace(counted, exits=(task.units,)), counted, cost(task, counted))

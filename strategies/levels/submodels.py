@@ -43,9 +43,10 @@ class Submodel:
 class Submodels:
     """The submodels of a run's levels, cut out of one global state."""
 
-    def __init__(self, task: Task, levels: Sequence[Level], bank: Bank) -> None:
+    def __init__(self, task: Task, levels: Sequence[Level], bank: Bank, whole: Slice) -> None:
         self.task, self.levels, self.bank = task, levels, bank
-        self.whole = global_slice(task, levels)
+        self.whole = whole
+        """What the global state is of."""
         self._full = task.build(self.whole, device="meta")
         self.at = lru_cache(maxsize=KEPT_MAPS)(self._at)
 

@@ -19,7 +19,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from models.families import SlicedNetwork
 from models.slicing import SliceMap
@@ -27,13 +26,12 @@ from protocol.records import Trained
 from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.base import NestedStrategy
 from strategies.federation import Federation
+from strategies.fleet.client_levels import takes_largest
 from strategies.fleet.enrolment import Client
 from strategies.fleet.sampling import drawn
 from strategies.levels.planning import Level
 from strategies.method_settings import PlannedSettings
-from training.local_training import LocalTraining
-from training.placement import PlacedNetwork
-from training.shared_losses import masked_cross_entropy, present_classes
+from training.local_training import MaskedTraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,22 +59,16 @@ class HeteroFLSettings(PlannedSettings):
             )
 
 
-class HeteroFLTraining(LocalTraining):
+class HeteroFLTraining(MaskedTraining):
     """The client half: cross-entropy over the classes that the client has."""
 
     settings: HeteroFLSettings
 
     def begin(self, network: SlicedNetwork) -> None:
-        """Look which classes this client has."""
-        self.present = present_classes(self.data.labels, self.work.task.num_classes)
+        """Look which classes this client has, and tell the server."""
+        super().begin(network)
         if self.settings.own_classes:
             self.classes = tuple(self.present.nonzero().flatten().tolist())
-
-    def loss(self, network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the masked cross-entropy of a batch."""
-        if not self.settings.masked_loss:
-            return super().loss(network, inputs, labels)
-        return masked_cross_entropy(network(inputs), labels, self.present)
 
 
 class HeteroFL(NestedStrategy):
@@ -103,7 +95,7 @@ class HeteroFL(NestedStrategy):
 
     def levels_of(self, client: Client) -> Collection[Level]:
         """Return the levels that a client may draw: a device knows best what it affords."""
-        if not self.settings.dynamic:
+        if not self.settings.dynamic or takes_largest(client, self.federation):
             return super().levels_of(client)
         own = self.level_of(client)
         return self.levels if client.profile.budget is None else self.levels[: own.number]

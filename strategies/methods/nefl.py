@@ -36,6 +36,7 @@ from strategies.levels.patterns import (
 )
 from strategies.levels.planning import Level
 from strategies.method_settings import PlannedSettings
+from training.local_training import MaskedTraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,8 @@ class NeFLSettings(PlannedSettings):
     inconsistent: tuple[str, ...] = ("batch-norm", "step")
     """What each submodel has of its own: batch-norm, layer-norm, group-norm, step, or tensors by
     name (`fc.*`). Batch norm's statistics always are."""
+    masked_loss: bool = False
+    """Whether the logits of classes that a client does not have are 0 in its loss (HeteroFL)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -154,9 +157,10 @@ class NeFLSettings(PlannedSettings):
 
 
 class NeFL(NestedStrategy):
-    """The server half; clients minimise plain cross-entropy."""
+    """The server half; clients minimise cross-entropy."""
 
     Settings = NeFLSettings
+    Training = MaskedTraining
     settings: NeFLSettings
 
     def bank(self, name: str, level: Level) -> str | None:

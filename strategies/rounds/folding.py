@@ -103,6 +103,8 @@ class Fold:
             self._weight(assigned, trained),
             client.number,
             assigned.cut.level.slice,
+            assigned.level,
+            self.start,
         )
         self.federation.max_update.check(update, self.start)
         self.aggregator.add(self.counted(update, trained))

@@ -1,6 +1,6 @@
 """Static batch norm (HeteroFL): training keeps no statistics, so clients gather them for a test.
 
-All clients run their level's network over their training data, and the server averages what they
+Clients run their level's network over their training data, and the server averages what they
 saw, as it averages weights.
 """
 
@@ -27,8 +27,9 @@ def with_statistics(method: Method, grid: Grid, tally: Tally) -> State:
     if not any(isinstance(module, StaticBatchNorm2d) for module in full.modules()):
         return method.state
     questions = [
-        Question(client, method.cut_of(client, method.round), what="statistics")
+        Question(client, cut, what="statistics")
         for client in method.roster.answering
+        for cut in method.gathered_by(client)
     ]
     answers = ask(method, "query.statistics", questions, grid, tally)
     return _aggregated(answers, method, tally.asked["statistics"])
@@ -41,8 +42,16 @@ def _aggregated(answers: Answers, method: Method, tally: AskTally) -> State:
         try:
             report, gathered = Trained.read(content), read_slice(content, form)
             check_examples(report, question.client)
-            client, held = question.client.number, question.cut.level.slice
-            update = Update(gathered, mapping, report.examples, client, held)
+            client, level = question.client.number, question.cut.level
+            update = Update(
+                gathered,
+                mapping,
+                report.examples,
+                client,
+                level.slice,
+                level.number,
+                method.state,
+            )
             method.federation.max_update.check(update, method.state)
             aggregator.add(update)
         except (ProtocolError, RefusedUpdateError) as refusal:

@@ -67,6 +67,16 @@ def test_a_client_s_tile_is_stronger_the_more_it_trained() -> None:
     assert found.tile_note.startswith("4 clients; 1 of them never trained. ")
 
 
+def test_attackers_are_marked() -> None:
+    run = of_rounds(rounds=1)
+    assert run.fleet is not None
+    run.fleet["clients"]["6"]["attacks"] = True
+    (found,) = fleets(alone(run))
+    assert [tile.number for tile in found.tiles if tile.attacks] == ["6"]
+    assert found.tiles[6].text.endswith(", attacks")
+    assert found.tile_note.endswith("trained in. Attackers: 6.")
+
+
 def test_a_large_fleet_is_not_drawn_client_by_client() -> None:
     (found,) = fleets(alone(of_rounds(rounds=1, clients=MOST_TILES + 1)))
     assert found.tiles == []

@@ -21,7 +21,7 @@ def roster(clients: int = 4, min_replies: float | None = None) -> Roster:
         clients_per_round=clients,
         min_replies=min_replies,
     )
-    return Roster(federation)
+    return Roster(federation, lambda grid, clients: {})
 
 
 def holding(partitions: Mapping[int, int]) -> Script:

@@ -1,0 +1,144 @@
+"""FedFA's scalable aggregation (Algorithm 1): layers of all clients are brought to one scale.
+
+A layer of client c is multiplied by alpha = (mean of all clients' norms) / (c's norm), where a norm
+is that of the weights without the outliers. The mean is the same for all, so replies are divided by
+their own norms as they come, and what they come to is multiplied by the mean at the end: one pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.slicing import SliceMap, State
+from strategies.aggregation.aggregators import Aggregator
+from strategies.aggregation.update import Update
+
+Reading = Literal["magnitude", "signed", "central"]
+"""Which weights are no outliers: those whose magnitude is up to the percentile, those that are up
+to it with their sign, or those of the middle share."""
+Scale = Literal["norm", "rms", "none"]
+"""What is made equal: a layer's L2 norm (the paper's), its root mean square, or nothing."""
+
+
+@dataclass(frozen=True)
+class LayerNorm95:
+    """The norm of a layer's weights without its outliers."""
+
+    percentile: float = 95.0
+    reading: Reading = "magnitude"
+    scale: Scale = "norm"
+
+    def of(self, tensor: Tensor) -> float:
+        """Return the norm, in double precision."""
+        values = tensor.detach().cpu().double().numpy().reshape(-1)
+        inner = self._inner(values)
+        size = math.sqrt(float(np.sum(inner * inner)))
+        return size / math.sqrt(max(1, inner.size)) if self.scale == "rms" else size
+
+    def _inner(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.reading == "signed":
+            return values[values <= float(np.percentile(values, self.percentile))]
+        if self.reading == "magnitude":
+            sizes = np.abs(values)
+            return values[sizes <= float(np.percentile(sizes, self.percentile))]
+        rest = (100 - self.percentile) / 2
+        low, high = (float(np.percentile(values, place)) for place in (rest, 100 - rest))
+        return values[(low <= values) & (values <= high)]
+
+
+class ScaledByNorm:
+    """Brings each update's layers to one scale before another aggregator folds them.
+
+    Biases and norms (one axis) are taken as they are, and so is a layer without a norm. Entries
+    that nobody held keep their value.
+    """
+
+    def __init__(self, inner: Aggregator, start: State, norm: LayerNorm95) -> None:
+        self.inner, self.norm = inner, norm
+        self._start = start
+        self._units: dict[str, float] = {}
+        """What layers are scaled to while they are summed: about as large as they are, so that no
+        precision is lost."""
+        self._norms: dict[str, list[float]] = defaultdict(list)
+        self._as_they_are: list[Update] = []
+
+    def add(self, update: Update) -> None:
+        """Fold in one client's state, or raise `RefusedUpdateError` and change nothing."""
+        update.check_form()
+        norms = self._norms_of(update)
+        scaled = {
+            name: _times(tensor, self._unit(update.map, name) / norms[name])
+            if norms.get(name)
+            else tensor
+            for name, tensor in update.state.items()
+        }
+        flat = {name for name, norm in norms.items() if norm == 0}
+        self.inner.add(_without(replace(update, state=scaled), flat))
+        for name, norm in norms.items():
+            self._norms[update.map.regions[name].source].append(norm)
+        if flat:
+            self._as_they_are.append(_without(update, update.state.keys() - flat))
+
+    def result(self, previous: State) -> dict[str, Tensor]:
+        """Return the new global state: sums of one scale, times the mean of the clients' norms."""
+        means = {
+            source: math.fsum(norms) / len(norms) / self._units.get(source, 1.0)
+            for source, norms in self._norms.items()
+        }
+        for update in self._as_they_are:
+            for_one = {
+                name: _times(tensor, 1 / means[update.map.regions[name].source])
+                if means[update.map.regions[name].source]
+                else tensor
+                for name, tensor in update.state.items()
+            }
+            self.inner.add(replace(update, state=for_one))
+        nobodys = {
+            source: torch.full_like(previous[source], math.nan)
+            for source, mean in means.items()
+            if mean
+        }
+        found = self.inner.result({**previous, **nobodys})
+        for source in nobodys:
+            scaled = _times(found[source], means[source])
+            found[source] = torch.where(scaled.isnan(), previous[source], scaled)
+        return found
+
+    def _norms_of(self, update: Update) -> dict[str, float]:
+        """Return the norms of an update's layers; grafted blocks are the same tensors."""
+        layers = {
+            name: tensor
+            for name, tensor in update.state.items()
+            if tensor.ndim > 1 and tensor.is_floating_point() and self.norm.scale != "none"
+        }
+        distinct = {id(tensor): tensor for tensor in layers.values()}
+        norms = {key: self.norm.of(tensor) for key, tensor in distinct.items()}
+        return {name: norms[id(tensor)] for name, tensor in layers.items()}
+
+    def _unit(self, where: SliceMap, name: str) -> float:
+        source = where.regions[name].source
+        if source not in self._units:
+            self._units[source] = self.norm.of(self._start[source]) or 1.0
+        return self._units[source]
+
+
+def _times(tensor: Tensor, factor: float) -> Tensor:
+    return (tensor.double() * factor).to(tensor.dtype)
+
+
+def _without(update: Update, names: Mapping[str, object] | set[str]) -> Update:
+    """Return an update without some of its tensors."""
+    if not names:
+        return update
+    regions = {k: region for k, region in update.map.regions.items() if k not in names}
+    state = {k: tensor for k, tensor in update.state.items() if k not in names}
+    return replace(update, state=state, map=SliceMap(regions))

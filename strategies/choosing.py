@@ -1,0 +1,338 @@
+"""Methods whose clients choose their own architecture: blocks and width of each stage (FedFA).
+
+The server offers candidates; each client says which one it takes, by its data and what it affords.
+Every architecture that was chosen is a level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, TypeVar
+
+import numpy as np
+import torch
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from models import Slice, Task, family
+from models.candidates import Candidates
+from protocol.reading import ProtocolError
+from protocol.records import Choice, Work
+from strategies.base import NestedStrategy
+from strategies.federation import Federation, check_least
+from strategies.fleet.client_levels import budget_of, takes_largest
+from strategies.fleet.enrolment import Client
+from strategies.fleet.streaming import stream
+from strategies.levels.cost import price_of
+from strategies.levels.patterns import level_of_slice
+from strategies.levels.planning import Level
+from strategies.method_settings import MethodSettings
+from training.architecture_search import best_of, zico_scorer
+from training.local_training import MaskedTraining
+
+SHARES = (0.5, 0.75, 1.0)
+"""Widths to choose from, of a network for which no paper names any."""
+LONGEST_SEARCH = 600.0
+"""Seconds that a client has to choose, where a round has no deadline."""
+STREAM = 0x0A2C
+"""Tells the chance of a client's choice from that of its rounds."""
+
+Stage = TypeVar("Stage", tuple[int, ...], tuple[float, ...])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceSettings(MethodSettings):
+    """What clients may choose from, and how they do."""
+
+    flexible: Literal["depth", "width", "both"] = "both"
+    """What architectures may differ in; the rest is the least that there is."""
+    blocks: tuple[tuple[int, ...], ...] | None = None
+    """How many blocks each stage may keep; one list is for all stages. None takes those of the
+    network's paper, or two and more."""
+    widths: tuple[tuple[float, ...], ...] | None = None
+    """Which share of its channels each stage may keep; one list is for all stages. None takes those
+    of the network's paper, or a half to all."""
+    smallest: float = 0.5
+    """Share of the fleet, its first clients, whose architecture is the smallest in any case."""
+    choose: Literal["zico", "largest"] = "zico"
+    """How the others choose of what they afford: by ZiCo's score on their data, or by size."""
+    trials: int = 32
+    """Candidates that a client scores; all, where there are no more."""
+    population: int = 8
+    """Of those scored, the best ones that further ones are made of."""
+    batches: int = 2
+    batch_size: int = 128
+    """What ZiCo looks at: the examples of a batch are fewer where a client has few."""
+    masked_loss: bool = True
+    """Whether the logits of classes that a client does not have are 0 in its loss."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least(self, 1, "trials", "population")
+        check_least(self, 2, "batches", "batch_size")
+        if not 0 <= self.smallest <= 1:
+            raise ValueError(f"smallest is {self.smallest}: expected a share, 0 to 1")
+
+    @property
+    def need_clients(self) -> bool:
+        """Whether the levels follow from what the clients say: always."""
+        return True
+
+    def check(self, federation: Federation) -> None:
+        """Raise `ValueError` for candidates that the network does not have."""
+        super().check(federation)
+        candidates = self.candidates(federation.task)
+        for each in (candidates.smallest, candidates.largest):
+            federation.task.build(each, device="meta")
+
+    def candidates(self, task: Task) -> Candidates:
+        """Return the architectures that clients of a network may choose from."""
+        known, stages = family(task.model).candidates, family(task.model).stages
+        if not stages:
+            raise ValueError(
+                f"{task.model} has no stages of blocks that architectures may differ in: choose "
+                "another model"
+            )
+        usual = tuple(tuple(range(min(2, count), count + 1)) for count in stages)
+        blocks = _of_stages("blocks", self.blocks, known.blocks if known else usual)
+        for stage, (choices, count) in enumerate(zip(blocks, stages, strict=True), 1):
+            if choices[-1] > count:
+                raise ValueError(
+                    f"blocks of stage {stage} are {list(choices)}, but {task.model} has {count}"
+                )
+        shares = (SHARES,) * len(stages)
+        widths = _of_stages("widths", self.widths, known.widths if known else shares)
+        return Candidates(blocks, widths).only(self.flexible)
+
+
+def _of_stages(
+    name: str, given: tuple[Stage, ...] | None, usual: tuple[Stage, ...]
+) -> tuple[Stage, ...]:
+    """Return what was given for each stage, or for all alike, or what is usual."""
+    found = given or usual
+    found = found * len(usual) if len(found) == 1 else found
+    if len(found) != len(usual):
+        raise ValueError(
+            f"{name} are given for {len(found)} stages: expected one list, or {len(usual)}"
+        )
+    return found
+
+
+class ChoosingTraining(MaskedTraining):
+    """The client half: chooses an architecture, then trains it on the classes that it has."""
+
+    settings: ChoiceSettings
+
+    def choice(self) -> Choice:
+        """Return the best of the candidates that the server offers, within what it allows."""
+        settings, work, offered = self.settings, self.work, self.told
+        candidates = Candidates(offered["blocks"], offered["widths"])
+
+        def price(candidate: Slice) -> int:
+            return price_of(work.task, candidate, settings.cost)
+
+        score = None
+        if settings.choose == "zico":
+            score = zico_scorer(
+                work.task,
+                self.data,
+                settings.batches,
+                settings.batch_size,
+                work.seed,
+                work.train.device,
+            )
+        chosen = best_of(
+            candidates,
+            score or price,
+            lambda candidate: price(candidate) <= offered["most"],
+            settings.trials,
+            settings.population,
+            np.random.default_rng(work.seed),
+        )
+        return Choice.of(chosen)
+
+
+class ChoosingStrategy(NestedStrategy):
+    """The server half: every architecture that was chosen is a level, the smallest first."""
+
+    Settings = ChoiceSettings
+    Training = ChoosingTraining
+    settings: ChoiceSettings
+
+    architectures: Sequence[Slice] = ()
+    """The levels', the smallest first."""
+
+    @cached_property
+    def choices(self) -> dict[int, Slice]:
+        """What each client has chosen, by number."""
+        return {}
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        """What clients choose from."""
+        return self.settings.candidates(self.federation.task)
+
+    # --- who chooses what ------------------------------------------------------------------------
+
+    def admit(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
+        """Let clients choose; who chooses what was not offered cannot take part."""
+        asked, refused = list[Client](), dict[int, str]()
+        for client in clients:
+            if client.number in self.choices:  # before the run was resumed
+                continue
+            fixed = self.fixed(client)
+            if fixed is None:
+                asked.append(client)
+            else:
+                self.choices[client.number] = fixed
+        patience = self.federation.deadline or LONGEST_SEARCH
+        for reply in stream(grid, self._offers(asked), self.federation.in_flight, patience):
+            try:
+                if reply.message is None:
+                    raise ProtocolError(f"no architecture: {reply.failure} {reply.detail}".strip())
+                self.choices[reply.to.number] = self._checked(
+                    reply.to, Choice.read(reply.message.content)
+                )
+            except ProtocolError as error:
+                refused[reply.to.number] = str(error)
+        return refused
+
+    def fixed(self, client: Client) -> Slice | None:
+        """Return what a client holds without being asked: the first ones hold the smallest.
+
+        Attackers may hold the largest.
+        """
+        if takes_largest(client, self.federation):
+            return self.candidates.largest
+        of = max(client.profile.partitions or self.federation.fleet.clients, client.number + 1)
+        first = client.profile.budget is None and client.number < self.settings.smallest * of
+        return self.candidates.smallest if first else None
+
+    def most(self, client: Client) -> int:
+        """Return what a client's architecture may cost."""
+        full = price_of(self.federation.task, self.candidates.largest, self.settings.cost)
+        budget = min(1.0, budget_of(client, self.federation.fleet))
+        return int(full * budget * (1 + self.settings.tolerance))
+
+    def _offers(self, clients: Iterable[Client]) -> Iterator[tuple[Client, Message]]:
+        federation, offered = self.federation, self.candidates
+        for client in clients:
+            chance = np.random.default_rng((federation.seed, STREAM, client.number))
+            work = Work(
+                federation.task,
+                Slice(),
+                federation.dataset,
+                federation.local_train,
+                method=self.settings.name,
+                settings=self.settings,
+                told={
+                    "blocks": offered.blocks,
+                    "widths": offered.widths,
+                    "most": self.most(client),
+                },
+                seed=int(chance.integers(2**31)),
+            )
+            content = RecordDict({"work": work.record()})
+            yield (
+                client,
+                Message(content, dst_node_id=client.node, message_type="query.architecture"),
+            )
+
+    def _checked(self, client: Client, choice: Choice) -> Slice:
+        found = self.candidates.find(choice.blocks, choice.width)
+        if found is None:
+            raise ProtocolError(
+                f"chose blocks {list(choice.blocks)} and widths {list(choice.width)}: expected "
+                f"blocks of {self.candidates.blocks} and widths of {self.candidates.widths}"
+            )
+        costs, most = price_of(self.federation.task, found, self.settings.cost), self.most(client)
+        if costs > most and found != self.candidates.smallest:
+            raise ProtocolError(
+                f"chose an architecture of {costs:,} {self.settings.cost}: expected {most:,} at "
+                "most"
+            )
+        return found
+
+    # --- levels ----------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the levels of what the clients have chosen."""
+        if not self.levels:
+            self.architectures = self.arranged(self.choices)
+            self._prepare()
+
+    def arranged(self, choices: Mapping[int, Slice]) -> list[Slice]:
+        """Return the levels' architectures for what clients, by number, have chosen."""
+        return sorted(set(choices.values()), key=self._size)
+
+    def plan(self) -> list[Level]:
+        """Return the levels, one for each architecture."""
+        task = self.federation.task
+        return [level_of_slice(task, n, each) for n, each in enumerate(self.architectures, 1)]
+
+    def whole(self) -> Slice:
+        """Return the least that holds all architectures."""
+        return replace(union(self.architectures), exits=(self.federation.task.units,))
+
+    def level_of(self, client: Client) -> Level:
+        """Return the level that a client has chosen.
+
+        One that joined later, with an architecture that is no level, holds the largest in it.
+        """
+        chosen = self.choices[client.number]
+        if chosen in self.architectures:
+            return self.levels[self.architectures.index(chosen)]
+        held = [n for n, each in enumerate(self.architectures) if union([each, chosen]) == chosen]
+        return self.levels[held[-1] if held else 0]
+
+    def levels_of(self, client: Client) -> Collection[Level]:
+        """Return the one level that a client may be assigned."""
+        return [self.level_of(client)]
+
+    def _size(self, architecture: Slice) -> tuple[object, ...]:
+        price = price_of(self.federation.task, architecture, self.settings.cost)
+        return price, architecture.blocks, architecture.width
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def plan_dict(self) -> dict[str, Tensor]:
+        """Return the levels' architectures, and what each client has chosen."""
+        numbers = sorted(self.choices)
+        return {
+            "architectures": _table(self.architectures),
+            "choices": _table([self.choices[number] for number in numbers]),
+            "choosers": torch.tensor(numbers),
+        }
+
+    def load_plan_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the architectures and choices of a run that goes on."""
+        self.architectures = self._read(tensors["architectures"])
+        chosen = self._read(tensors["choices"])
+        self.choices.update(zip(tensors["choosers"].tolist(), chosen, strict=True))
+
+    def _read(self, table: Tensor) -> list[Slice]:
+        """Return the architectures of a table, a row each."""
+        rounding, found = self.candidates.rounding, []
+        for row in table.tolist():
+            stages = len(row) // 2
+            blocks = tuple(tuple(range(int(count))) for count in row[:stages])
+            found.append(Slice(tuple(row[stages:]), blocks, rounding=rounding))
+        return found
+
+
+def union(architectures: Sequence[Slice]) -> Slice:
+    """Return the architecture that has the most blocks and the largest width in every stage."""
+    choices = [Choice.of(each) for each in architectures]
+    blocks = map(max, *(each.blocks for each in choices), (0,) * len(choices[0].blocks))
+    widths = map(max, *(each.width for each in choices), (0.0,) * len(choices[0].width))
+    kept = tuple(tuple(range(count)) for count in blocks)
+    return replace(architectures[0], width=tuple(widths), blocks=kept)
+
+
+def _table(architectures: Sequence[Slice]) -> Tensor:
+    choices = [Choice.of(each) for each in architectures]
+    rows = [[*each.blocks, *each.width] for each in choices]
+    return torch.tensor(rows, dtype=torch.float64)

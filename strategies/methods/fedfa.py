@@ -1,0 +1,120 @@
+"""FedFA (Park, Joe-Wong: "Federated Learning with Flexible Architectures", ECML PKDD 2024).
+
+- Clients choose blocks (depth) and width of each stage, by ZiCo's score on their own data; the
+  global model has the most of each (Algorithm 1, lines 1 to 3): `strategies/choosing.py`.
+- Layer grafting (Algorithm 2): copies of a stage's last block stand in for those that a client
+  lacks, so that no part of the global model is trained by few clients only.
+- Scalable aggregation (Algorithm 1, lines 12 to 22): layers are brought to one scale by the norms
+  of their weights without outliers: `strategies/aggregation/scaled_by_norm.py`.
+- A client gets the first blocks and channels of the global model (Algorithm 3).
+- Static batch norm; the logits of classes that a client does not have are 0 in its loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from models import Slice, family
+from models.slicing import SliceMap
+from protocol.records import Trained
+from strategies.aggregation.aggregators import Aggregator
+from strategies.aggregation.scaled_by_norm import LayerNorm95, Reading, Scale, ScaledByNorm
+from strategies.aggregation.update import Update
+from strategies.choosing import ChoiceSettings, ChoosingStrategy, union
+from strategies.federation import Federation
+from strategies.fleet.enrolment import Client
+from strategies.levels.grafting import grafted
+from strategies.levels.planning import Level
+from strategies.levels.submodels import Cut
+
+Graft = tuple[SliceMap, Mapping[str, str]]
+"""Where the tensors of a grafted architecture lie, and which of its own each is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedFASettings(ChoiceSettings):
+    """FedFA's settings; `flexible` makes its three variants."""
+
+    name: str = "fedfa"
+    norm: str | None = "bn-static"
+    graft: bool = True
+    """Whether copies of a stage's last block stand in for those that a client lacks."""
+    percentile: float = 95.0
+    """Up to which weights are no outliers."""
+    reading: Reading = "magnitude"
+    """Of the percentile: of magnitudes | signed | central."""
+    scale: Scale = "norm"
+    """What layers of all clients are brought to: the mean norm | rms | none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.percentile <= 100:
+            raise ValueError(f"percentile is {self.percentile}: expected above 0, to 100")
+
+    def check(self, federation: Federation) -> None:
+        """Raise where a stage may keep its first block alone, which cannot be grafted."""
+        super().check(federation)
+        for stage, choices in enumerate(self.candidates(federation.task).blocks, 1):
+            if self.graft and len(choices) > 1 and choices[0] < 2:
+                raise ValueError(
+                    f"blocks of stage {stage} are {list(choices)}: expected 2 or more, for a "
+                    "stage's first block has other inputs and cannot stand in for the next"
+                )
+
+
+class FedFA(ChoosingStrategy):
+    """The server half: grafts, scales and averages."""
+
+    Settings = FedFASettings
+    settings: FedFASettings
+
+    def arranged(self, choices: Mapping[int, Slice]) -> list[Slice]:
+        """Return what was chosen, and the global model behind it: the most of everything."""
+        chosen = super().arranged(choices)
+        largest = union(chosen)
+        return [*(each for each in chosen if each != largest), largest]
+
+    def trained_with(self, level: Level) -> Collection[Level]:
+        """Return the levels that a client trains: through grafting, the global model too."""
+        return {level.number: level, len(self.levels): self.levels[-1]}.values()
+
+    def gathered_by(self, client: Client) -> Collection[Cut]:
+        """Return what a client gathers statistics of: its own level.
+
+        A global model that nobody has chosen is left to those who hold the next largest.
+        """
+        own, last = self.level_of(client), self.levels[-1]
+        chosen = {self.level_of(each).number for each in self.clients.values()}
+        shared = last.number not in chosen and own.number == max(chosen)
+        return [Cut(each) for each in ([own, last] if shared else [own])]
+
+    def counted(self, update: Update, trained: Trained) -> Update:
+        """Return an update with grafted blocks where its architecture has none (Algorithm 2)."""
+        if not self.settings.graft:
+            return update
+        where, sources = self._grafts[update.slice]
+        state = {name: update.state[source] for name, source in sources.items()}
+        return replace(update, state=state, map=where)
+
+    def aggregator(self) -> Aggregator:
+        """Return what brings updates to one scale, around what the config chooses."""
+        settings = self.settings
+        norm = LayerNorm95(settings.percentile, settings.reading, settings.scale)
+        return ScaledByNorm(super().aggregator(), self.state, norm)
+
+    @cached_property
+    def _grafts(self) -> dict[Slice, Graft]:
+        """Each level's graft, by its slice."""
+        return {level.slice: self._graft(level) for level in self.levels}
+
+    def _graft(self, own: Level) -> Graft:
+        """Return where an architecture's tensors lie once it is grafted, and which they are."""
+        task, wanted = self.federation.task, self.levels[-1].slice.blocks
+        deep = replace(own, slice=replace(own.slice, blocks=wanted))
+        held, places = self.submodels.at(own).map.regions, self.submodels.at(deep).map.regions
+        shared = [name for name, region in held.items() if not region.banked]
+        sources = grafted(shared, own.slice.blocks or (), wanted or (), family(task.model).blocks)
+        banked = {name: name for name, region in held.items() if region.banked}
+        return SliceMap({name: places[name] for name in sources | banked}), sources | banked

@@ -1,0 +1,110 @@
+"""FlexiFed (Wang et al.: "FlexiFed", WWW 2023): architectures share their common first layers.
+
+Layers of two architectures are common from the first one on, up to where a name or a shape differs;
+what has the same name behind that, such as the classifier, is not. Three rules say who shares what:
+
+- basic: what is common to all; the rest is each client's own.
+- clustered: what is common to all; the rest is shared by those of the same architecture.
+- max: each layer is shared by all whose architectures are the same up to it.
+
+Means are unweighted, unless the run's `weighting` says otherwise; a layer whose clients are all
+absent in a round stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from models import Slice
+from strategies.choosing import ChoiceSettings, ChoosingStrategy
+from strategies.fleet.enrolment import Client
+from strategies.levels.planning import Level
+from strategies.levels.submodels import Cut
+
+Layer = tuple[str, tuple[int, ...]]
+"""A tensor's name and shape."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlexiFedSettings(ChoiceSettings):
+    """FlexiFed's settings."""
+
+    name: str = "flexifed"
+    flexible: Literal["depth", "width", "both"] = "depth"
+    masked_loss: bool = False
+    rule: Literal["basic", "clustered", "max"] = "max"
+    """Who shares what: common to all | same architecture | same up to a layer."""
+
+
+class FlexiFed(ChoosingStrategy):
+    """The server half: levels that share their common first layers, in banks."""
+
+    Settings = FlexiFedSettings
+    settings: FlexiFedSettings
+
+    owners: Sequence[int] = ()
+    """The client of each level, where each has its own."""
+
+    def admit(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
+        """Let clients choose; with a model for each client, none can join later."""
+        late = [each.number for each in clients if self.owners and each.number not in self.owners]
+        refused = super().admit(grid, [each for each in clients if each.number not in late])
+        why = (
+            "it has joined after the start, but rule=basic has a model for those of the start only"
+        )
+        return {**refused, **dict.fromkeys(late, why)}
+
+    def arranged(self, choices: Mapping[int, Slice]) -> list[Slice]:
+        """Return the architectures that were chosen, or with `basic` each client's."""
+        if self.settings.rule != "basic":
+            return super().arranged(choices)
+        self.owners = sorted(choices, key=lambda client: (self._size(choices[client]), client))
+        return [choices[client] for client in self.owners]
+
+    def level_of(self, client: Client) -> Level:
+        """Return the level of a client's architecture, or its own one."""
+        if not self.owners:
+            return super().level_of(client)
+        return self.levels[self.owners.index(client.number)]
+
+    def bank(self, name: str, level: Level) -> str | None:
+        """Return the bank of those who share a layer, named after the first of their levels."""
+        own = self._layers[level.number]
+        place = next(place for place, layer in enumerate(own) if layer[0] == name)
+        alike = [n for n, each in self._layers.items() if each[: place + 1] == own[: place + 1]]
+        if len(alike) == len(self._layers):
+            return None
+        return f"level{alike[0] if self.settings.rule == 'max' else level.number}"
+
+    def tested_by(self, client: Client) -> Mapping[str, Cut]:
+        """Return what a client tests: its own model; with `basic` there is no other for it."""
+        found = super().tested_by(client)
+        return {"local": found["local"]} if self.owners else found
+
+    @cached_property
+    def _layers(self) -> dict[int, list[Layer]]:
+        """Each level's layers, in the network's order."""
+        task = self.federation.task
+        return {
+            level.number: [
+                (name, tuple(tensor.shape))
+                for name, tensor in task.build(level.slice, "meta").state_dict().items()
+            ]
+            for level in self.levels
+        }
+
+    def plan_dict(self) -> dict[str, Tensor]:
+        """Return the choices, and whose each level is."""
+        return {**super().plan_dict(), "owners": torch.tensor(self.owners)}
+
+    def load_plan_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the choices, and whose each level is."""
+        super().load_plan_dict(tensors)
+        self.owners = [int(owner) for owner in tensors["owners"]]
