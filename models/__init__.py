@@ -20,6 +20,8 @@ from models.task import Task
 # `from models import Slice` then finds it.
 from models import bert as _bert  # noqa: F401
 from models import efficientnet as _efficientnet  # noqa: F401
+from models import efficientnetv2 as _efficientnetv2  # noqa: F401
+from models import mobilenetv2 as _mobilenetv2  # noqa: F401
 from models import msdnet as _msdnet  # noqa: F401
 from models import preresnet as _preresnet  # noqa: F401
 from models import resnet as _resnet  # noqa: F401

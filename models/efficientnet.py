@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.families import SlicedNetwork, Walk, going_on, register
+from models.inverted_bottlenecks import Conv, SqueezeExcitation, check_first_blocks, conv_norm
 from models.layers import (
     HeadKind,
-    Norm,
     NormKind,
     ScalerKind,
     choose_norm,
@@ -27,7 +25,7 @@ from models.layers import (
     exit_head,
     initialise,
 )
-from models.slicing import Slice, SliceError, check_stages
+from models.slicing import Slice
 
 
 @dataclass(frozen=True)
@@ -56,56 +54,6 @@ UNITS = [(stage, block) for stage, kind in enumerate(STAGES) for block in range(
 DROPOUT = 0.4
 DROPPED_BRANCHES = 0.2
 """The chance that training leaves out the last block; the first is 0, others are in proportion."""
-
-
-def conv_norm(
-    inputs: int,
-    outputs: int,
-    kernel: int,
-    stride: int = 1,
-    groups: int = 1,
-    *,
-    activate: bool = True,
-    norm: Norm,
-    scale: nn.Module,
-) -> nn.Sequential:
-    """Return a convolution, a norm and SiLU (torchvision's names: `0` and `1`)."""
-    layers = nn.Sequential()
-    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
-    layers.add_module("0", conv)
-    layers.add_module("scale", scale)
-    layers.add_module("1", norm(outputs))
-    if activate:
-        layers.add_module("2", nn.SiLU())
-    return layers
-
-
-class SqueezeExcitation(nn.Module):
-    """Weighs each channel by what all of them are on average."""
-
-    def __init__(self, channels: int, squeezed: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Conv2d(channels, squeezed, 1)
-        self.fc2 = nn.Conv2d(squeezed, channels, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        weights: Tensor = self.fc2(F.silu(self.fc1(x.mean((2, 3), keepdim=True))))
-        return weights.sigmoid() * x
-
-
-class Conv(Protocol):
-    """`conv_norm` with its norm and scaler chosen."""
-
-    def __call__(
-        self,
-        inputs: int,
-        outputs: int,
-        kernel: int,
-        stride: int = 1,
-        groups: int = 1,
-        *,
-        activate: bool = True,
-    ) -> nn.Sequential: ...
 
 
 @dataclass(frozen=True)
@@ -159,7 +107,7 @@ class EfficientNet(SlicedNetwork):
         head: HeadKind = "conv",
     ) -> None:
         super().__init__()
-        _check(slice)
+        check_first_blocks(slice, [kind.blocks for kind in STAGES])
         self.slice, self.norm, self.scaler = slice, choose_norm(norm), scaler
         self.depth = slice.exits[-1] if slice.exits else len(UNITS)
         stem = self._conv(0)(in_channels, self._width(-1), 3, stride=2)
@@ -229,15 +177,6 @@ class EfficientNet(SlicedNetwork):
 
 def _full_width(stage: int) -> int:
     return STEM if stage < 0 else STAGES[stage].channels
-
-
-def _check(slice: Slice) -> None:
-    check_stages(slice, [kind.blocks for kind in STAGES])
-    for stage, kept in enumerate(slice.blocks or ()):
-        if 0 not in kept:
-            raise SliceError(
-                f"stage {stage + 1}: block 0 changes the shape, so it cannot be absent"
-            )
 
 
 register("efficientnet_b4", len(UNITS), stages=tuple(stage.blocks for stage in STAGES))(

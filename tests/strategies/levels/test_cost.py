@@ -38,6 +38,8 @@ def some_exits(units: int) -> list[tuple[int, ...]]:
         ("resnet20", ("norm", "gn")),
         ("msdnet24", ("norm", "bn")),
         ("efficientnet_b4", ("head", "pool")),
+        ("preresnet-mini", ("head", "attention")),
+        ("mobilenet_v2-mini", ("norm", "gn")),
         ("bert-mini", ("vocabulary", 100)),
         ("vit-micro", ("heads", "fewer")),
     ],
