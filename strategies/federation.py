@@ -256,7 +256,7 @@ class Federation:
         every: dict[Test, int] = {"server": self.evaluate.every}
         if self.validates:
             every["validation"] = self.evaluate.every
-        if self.dataset.test > 0:
+        if self.dataset.tests_locally:
             every["clients"] = self.evaluate.clients_every
         last = round == self.rounds
         return {who for who, rounds in every.items() if last or (rounds and round % rounds == 0)}
