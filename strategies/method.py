@@ -176,6 +176,7 @@ class Method:
             seed=seed,
             statistics=federation.evaluate.statistics,
             part=assigned.part,
+            personal=assigned.personal,
             sabotage=federation.sabotage_of(client),
         )
 

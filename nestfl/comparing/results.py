@@ -17,8 +17,9 @@ from nestfl.comparing.trials import Trial, short_name
 from server_app.record.files import METRICS_FILE, SUMMARY_FILE
 from server_app.record.metrics import RoundMetrics, read_metrics
 
-SCORES = ("worst", "mean", "local", "global", "best")
-"""Of all levels; best is the mean after the round that was best on validation data."""
+SCORES = ("worst", "mean", "local", "global", "personal", "best")
+"""Of all levels; personal is of what clients have trained before it is averaged, and best is the
+mean after the round that was best on validation data."""
 LAST_PART = 5
 """The last fifth of the rounds tells whether a run was still improving."""
 FEWEST_TESTS = 3

@@ -34,7 +34,7 @@ from strategies.levels.planning import Level
 from strategies.method_settings import PlannedSettings
 from training.local_training import LocalTraining
 from training.placement import PlacedNetwork
-from training.shared_losses import masked_cross_entropy, present_classes
+from training.shared_losses import masked, masked_cross_entropy, present_classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +78,12 @@ class HeteroFLTraining(LocalTraining):
         if not self.settings.masked_loss:
             return super().loss(network, inputs, labels)
         return masked_cross_entropy(network(inputs), labels, self.present)
+
+    def answers(self, logits: list[Tensor]) -> list[Tensor]:
+        """Return the logits that the loss counts: 0 for classes that the client does not have."""
+        if not self.settings.masked_loss:
+            return logits
+        return [masked(each, self.present) for each in logits]
 
 
 class HeteroFL(NestedStrategy):
