@@ -106,7 +106,8 @@ def _uneven_sizes(spec: DatasetSpec, examples: int, rng: np.random.Generator) ->
     """Return how many examples each place has: within a factor of two, or in the range given."""
     if spec.examples_per_client is None:
         ends = np.cumsum(rng.uniform(1, 2, spec.clients))
-        return np.diff(np.round(examples * ends / ends[-1]).astype(np.int64), prepend=0)
+        rounded: Rows = np.round(examples * ends / ends[-1]).astype(np.int64)
+        return rounded - np.concatenate(([0], rounded[:-1]))
     fewest, most = spec.examples_per_client
     sizes = rng.integers(fewest, most, spec.clients, endpoint=True)
     if sizes.sum() > examples:
@@ -127,8 +128,8 @@ def _equal_classes(
     left = [np.flatnonzero(labels == each) for each in range(spec.facts.num_classes)]
     parts = []
     for size in _uneven_sizes(spec, len(labels), rng):
-        counts = [len(rows) for rows in left]
-        chosen = np.lexsort((rng.random(len(left)), counts))[: -spec.classes_per_client - 1 : -1]
+        counts = np.array([len(rows) for rows in left])
+        chosen = np.lexsort((rng.random(len(left)), -counts))[: spec.classes_per_client]
         shares = [len(share) for share in np.array_split(np.empty(size), len(chosen))]
         part = []
         for number, share in zip(chosen, shares, strict=True):
