@@ -12,13 +12,19 @@ from client_app.memory import Memory
 from data.clients import ClientData, client_data, device_data
 from models.families import SlicedNetwork
 from protocol.arrays import pack, unpack
-from protocol.records import Evaluation, Profile, Trained, Work
+from protocol.records import Evaluation, Personal, Profile, Trained, Work
 from strategies.registry import method
 from training.attacks import amplified, poisoned
 from training.devices import choose_device, set_threads
 from training.fitting import fit
+from training.local_training import LocalTraining
 from training.networks import form_of, load_network
-from training.testing import evaluate, gather_statistics, with_own_statistics
+from training.testing import (
+    evaluate,
+    gather_statistics,
+    with_own_statistics,
+    with_statistics_after_training,
+)
 
 app = ClientApp()
 
@@ -54,9 +60,8 @@ def train(message: Message, context: Context) -> Message:
     work, net = received(message)
     if work.sabotage is not None:
         require_simulated(context)
-    data, chosen = own_data(work, context).train, method(work.method)
-    if work.sabotage is not None:
-        data = poisoned(data, work.sabotage)
+    own, chosen = own_data(work, context), method(work.method)
+    data = own.train if work.sabotage is None else poisoned(own.train, work.sabotage)
     memory = Memory(own_name(context), work.recall)
     recalled = memory.recall()
     device = choose_device(work.train.device)
@@ -64,6 +69,7 @@ def train(message: Message, context: Context) -> Message:
     training = chosen.Training(chosen.Settings(**work.settings), work, data, here)
     training.begin(net.to(device))
     report = fit(net, data, training.loss, work.train, work.round, work.seed, training.moved(net))
+    personal = tested_by_itself(net, own, training) if work.personal else None
     state = training.reply(net)
     if work.sabotage is not None:
         state = amplified(state, sent_state(message, work), work.sabotage)
@@ -74,9 +80,24 @@ def train(message: Message, context: Context) -> Message:
         report.seconds,
         forgot=recalled is None,
         classes=training.classes,
+        personal=personal,
     )
     content = RecordDict({"arrays": pack(state), "metrics": trained.record()})
     return Message(content, reply_to=message)
+
+
+def tested_by_itself(
+    net: SlicedNetwork, own: ClientData, training: LocalTraining
+) -> Personal | None:
+    """Return how good what was just trained is on this device's test part; None if it has none.
+
+    Logits count as in the training's loss.
+    """
+    work = training.work
+    settled = with_statistics_after_training(net, own.train, work.train, work.statistics)
+    ensemble = training.settings.ensemble
+    reports = evaluate(settled, own.test, work.train, ensemble, training.answers)
+    return Personal(reports[-1].accuracy, reports[-1].loss) if reports else None
 
 
 @app.evaluate()

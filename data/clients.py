@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,11 +15,13 @@ from data.catalog import IMAGES, TEXTS, DataError
 from data.examples import Examples
 from data.formats import ImageSplit
 from data.images import ImageData
-from data.partition import Rows, partition, split_parts
+from data.partition import Rows, like_a_client, partition, split_parts
 from data.source import ImageSplits, load, load_own
 from data.spec import DatasetSpec
 from data.text_source import TextSplits, load_own_texts, load_texts
 from data.texts import TextData, TextSplit
+
+log = logging.getLogger("flwr")  # whose lines a SuperNode shows
 
 
 @dataclass(frozen=True)
@@ -34,19 +37,33 @@ def client_data(spec: DatasetSpec, partition_id: int) -> ClientData:
     """Return the data of one simulated client."""
     if not 0 <= partition_id < spec.clients:
         raise DataError(f"no client {partition_id}: expected 0 to {spec.clients - 1}")
-    return _parted(_splits(spec).train, client_rows(spec)[partition_id], spec, partition_id)
+    splits = _splits(spec)
+    parted = _parted(splits.train, client_rows(spec)[partition_id], spec, partition_id)
+    if spec.local_test == "own":
+        return parted
+    return replace(parted, test=_examples(splits.test, spec, _test_rows(spec, partition_id)))
 
 
 def all_clients(spec: DatasetSpec) -> ClientData:
-    """Return the data of all simulated clients together, part by part."""
+    """Return the data of all simulated clients together, part by part, no example twice."""
     parted = [split_parts(rows, spec, number) for number, rows in enumerate(client_rows(spec))]
     train = _splits(spec).train
     joined = (np.concatenate(parts) for parts in zip(*parted, strict=True))
-    return ClientData(*(_examples(train, spec, rows) for rows in joined))
+    together = ClientData(*(_examples(train, spec, rows) for rows in joined))
+    if spec.local_test == "own":
+        return together
+    drawn = np.concatenate([_test_rows(spec, number) for number in range(spec.clients)])
+    return replace(together, test=_examples(_splits(spec).test, spec, np.unique(drawn)))
 
 
 def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
-    """Return a real device's data: the training examples in its files, parted as a client's."""
+    """Return a real device's data: the training examples in its files, parted as a client's.
+
+    It has no test split but its own: what the run asks of other clients is no matter here.
+    """
+    if spec.local_test != "own":
+        log.warning("local_test is %s, but this device tests on its own data", spec.local_test)
+        spec = replace(spec, local_test="own")
     images = spec.holds == "images"
     own = load_own(spec.name, str(path)) if images else load_own_texts(spec, str(path))
     return _parted(own, np.arange(len(own.labels)), spec, 0)
@@ -65,7 +82,8 @@ def global_test(spec: DatasetSpec) -> Examples:
 def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
     """Return each client's rows of the training split; kept on disk, for partitioning is slow."""
     labels = _splits(spec).train.labels
-    dealing = replace(spec, path=None, validation=0.0, test=0.0, max_test=None)
+    dealing = replace(spec, path=None, validation=0.0, test=0.0, max_test=None, local_test="own")
+    dealing = replace(dealing, local_test_examples=DatasetSpec.local_test_examples)
     dealing = replace(dealing, tokenizer=None, max_tokens=DatasetSpec.max_tokens)
     key = (dealing, hashlib.sha256(labels.tobytes()).hexdigest())
 
@@ -75,6 +93,13 @@ def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
 
     dealt = cached_arrays("partition", key, deal)
     return tuple(np.split(dealt["rows"], np.cumsum(dealt["sizes"])[:-1]))
+
+
+def _test_rows(spec: DatasetSpec, client: int) -> Rows:
+    """Return a client's rows of the test split; all that it has say what its classes are."""
+    splits = _splits(spec)
+    own = splits.train.labels[client_rows(spec)[client]]
+    return like_a_client(own, splits.test.labels, spec, client)
 
 
 def _splits(spec: DatasetSpec) -> ImageSplits | TextSplits:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
 Rows = NDArray[np.int64]
+LOCAL_TEST = 2**31
+"""Tells the draws of clients' tests from those of their parts, which go by (seed, client), too."""
 
 
 def partition(spec: DatasetSpec, labels: NDArray[np.int64]) -> list[Rows]:
@@ -43,6 +45,8 @@ def _deal(
     spec: DatasetSpec, labels: NDArray[np.int64], rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
     """Return positions in `labels` for each place, by the partitioner the spec names."""
+    if spec.partition == "classes" and spec.examples_per_client:
+        return _equal_classes(spec, labels, rng)
     import datasets
 
     partitioner = _partitioner(spec, len(labels), rng)
@@ -90,10 +94,56 @@ def _partitioner(spec: DatasetSpec, examples: int, rng: np.random.Generator) -> 
             class_assignment_mode="first-deterministic",  # no class is lost for want of a client
             seed=spec.seed,
         )
+    if spec.partition == "uneven":
+        return SizePartitioner(_uneven_sizes(spec, examples, rng).tolist())
     # Quantity skew of Li et al., arXiv:2102.02079: sizes ~ Dirichlet(alpha).
     shares = rng.dirichlet(np.full(spec.clients, spec.alpha))
     spare = examples - spec.clients * spec.min_examples
     return SizePartitioner((spec.min_examples + rng.multinomial(spare, shares)).tolist())
+
+
+def _uneven_sizes(spec: DatasetSpec, examples: int, rng: np.random.Generator) -> Rows:
+    """Return how many examples each place has: within a factor of two, or in the range given."""
+    if spec.examples_per_client is None:
+        ends = np.cumsum(rng.uniform(1, 2, spec.clients))
+        rounded: Rows = np.round(examples * ends / ends[-1]).astype(np.int64)
+        return rounded - np.concatenate(([0], rounded[:-1]))
+    fewest, most = spec.examples_per_client
+    sizes = rng.integers(fewest, most, spec.clients, endpoint=True)
+    if sizes.sum() > examples:
+        raise DataError(
+            f"examples_per_client {[fewest, most]} comes to {sizes.sum()} examples for "
+            f"{spec.clients} clients, of {examples} there are; lower it, or clients"
+        )
+    return sizes
+
+
+def _equal_classes(
+    spec: DatasetSpec, labels: NDArray[np.int64], rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Return for each place equally many examples, to within one, of some classes.
+
+    They are those with most examples left, so that none runs out while others are unused.
+    """
+    left = [np.flatnonzero(labels == each) for each in range(spec.facts.num_classes)]
+    parts = []
+    for size in _uneven_sizes(spec, len(labels), rng):
+        counts = np.array([len(rows) for rows in left])
+        chosen = np.lexsort((rng.random(len(left)), -counts))[: spec.classes_per_client]
+        shares = [len(share) for share in np.array_split(np.empty(size), len(chosen))]
+        part = []
+        for number, share in zip(chosen, shares, strict=True):
+            rows = left[number]
+            if share > len(rows):
+                raise DataError(
+                    f"classes_per_client {spec.classes_per_client} and examples_per_client "
+                    f"{list(spec.examples_per_client or ())} ask for {share} examples of a class "
+                    f"of which {len(rows)} are left; lower them, or clients"
+                )
+            part.append(rows[:share])
+            left[number] = rows[share:]
+        parts.append(np.concatenate(part))
+    return parts
 
 
 def _skew(spec: DatasetSpec) -> str:
@@ -103,11 +153,44 @@ def _skew(spec: DatasetSpec) -> str:
 
 
 def split_parts(rows: Rows, spec: DatasetSpec, stream: int) -> tuple[Rows, Rows, Rows]:
-    """Part a client's rows into train, validation and test; at least one is left to train on."""
+    """Part a client's rows into train, validation and test; at least one is left to train on.
+
+    Where clients test on the data set's test split, none of their own is for that.
+    """
     shuffled = np.random.default_rng((spec.seed, stream)).permutation(rows)
-    validation, test = int(len(rows) * spec.validation), int(len(rows) * spec.test)
+    share = spec.test if spec.local_test == "own" else 0.0
+    validation, test = int(len(rows) * spec.validation), int(len(rows) * share)
     return (
         shuffled[validation + test :],
         shuffled[:validation],
         shuffled[validation : validation + test],
     )
+
+
+def like_a_client(
+    own: NDArray[np.int64], test: NDArray[np.int64], spec: DatasetSpec, stream: int
+) -> Rows:
+    """Return rows of the test split with classes as often as among a client's own labels.
+
+    Of all its classes that the split has there are enough for their proportions: so they are fewer
+    than asked for, where it has few of one.
+    """
+    classes, counts = np.unique(own[np.isin(own, test)], return_counts=True)
+    rows = [np.flatnonzero(test == each) for each in classes]
+    shares = counts / counts.sum()
+    room = [len(there) / share for there, share in zip(rows, shares, strict=True)]
+    wanted = int(min(spec.local_test_examples, *room)) if room else 0
+    rng = np.random.default_rng((spec.seed, stream, LOCAL_TEST))
+    drawn = [
+        rng.permutation(there)[:count]
+        for there, count in zip(rows, apportioned(wanted, shares), strict=True)
+    ]
+    return np.sort(np.concatenate(drawn)) if drawn else np.empty(0, np.int64)
+
+
+def apportioned(total: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return whole numbers that come to a total: the largest remainders are rounded up."""
+    quotas = np.round(total * shares, 9)
+    counts = np.floor(quotas).astype(np.int64)
+    counts[np.argsort(counts - quotas, kind="stable")[: total - counts.sum()]] += 1
+    return counts

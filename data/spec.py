@@ -8,8 +8,9 @@ from typing import Literal, get_args
 
 from data.catalog import CATALOG, DataError, ImageFacts, TextFacts
 
-PartitionKind = Literal["iid", "dirichlet", "classes", "sizes"]
+PartitionKind = Literal["iid", "dirichlet", "classes", "sizes", "uneven"]
 PARTITION_KINDS: tuple[PartitionKind, ...] = get_args(PartitionKind)
+LocalTestKind = Literal["own", "global"]
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,21 @@ class DatasetSpec:
     """Concentration of `dirichlet` (classes) and `sizes` (amounts): the smaller, the more skew."""
     classes_per_client: int = 2
     """The number of classes that a client of `classes` sees."""
+    examples_per_client: tuple[int, ...] | None = None
+    """The fewest and the most examples of a client of `uneven` or `classes`, which of the latter
+    has equally many of each of its classes. None deals out all: to clients of `uneven` up to twice
+    as many as to others."""
     min_examples: int = 1
     """The fewest examples a client may have, all its parts together."""
     validation: float = 0.1
     """Share of a client's examples that it validates on."""
     test: float = 0.1
     """Share of a client's examples that it tests on."""
+    local_test: LocalTestKind = "own"
+    """What a client tests on: that share of its own examples, or examples of the data set's test
+    split, of its classes in their proportions (FedFA)."""
+    local_test_examples: int = 200
+    """The most that a client draws of the test split."""
     seed: int = 0
     max_train: int | None = None
     """Deal out no more than this many training examples; None deals out all."""
@@ -53,7 +63,9 @@ class DatasetSpec:
                 f"classes_per_client is {self.classes_per_client}: "
                 f"expected 1 to {self.facts.num_classes}, the classes of {self.name}"
             )
-        for field in ("clients", "min_examples", "max_train", "max_test"):
+        _check_choice("local_test", self.local_test, get_args(LocalTestKind))
+        self._check_examples_per_client()
+        for field in ("clients", "min_examples", "local_test_examples", "max_train", "max_test"):
             number = getattr(self, field)
             if number is not None and number < 1:
                 raise DataError(f"{field} is {number}: expected at least 1")
@@ -66,6 +78,26 @@ class DatasetSpec:
                 f"validation {self.validation} and test {self.test} are no shares of a client's "
                 "examples: expected 0 or more each, and less than 1 together"
             )
+
+    def _check_examples_per_client(self) -> None:
+        given = self.examples_per_client
+        if given is None:
+            return
+        if len(given) != 2 or not 1 <= given[0] <= given[1]:
+            raise DataError(
+                f"examples_per_client is {list(given)}: expected the fewest and the most, "
+                "such as [100,250]"
+            )
+        if self.partition not in ("uneven", "classes"):
+            raise DataError(
+                f"examples_per_client is {list(given)}, but partition {self.partition} deals out "
+                "all examples: choose uneven or classes, or null"
+            )
+
+    @property
+    def tests_locally(self) -> bool:
+        """Whether clients have something to test on."""
+        return self.test > 0 or self.local_test == "global"
 
     @property
     def facts(self) -> ImageFacts | TextFacts:

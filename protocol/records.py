@@ -7,6 +7,7 @@ What the server reads of a reply is here: `Profile.read`, `Trained.read`, `Evalu
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from collections.abc import Mapping
@@ -47,6 +48,9 @@ MOST_STAGES = 100
 """Of a network."""
 LONGEST_PROFILE, LONGEST_WORK = 2_000, 10**6
 """Bytes of JSON."""
+
+LARGEST_EXPONENT = 700.0
+"""Of e, whose power is a float."""
 
 Part = Literal["test", "validation"]
 """Of a client's data: what it may be asked to test a network on."""
@@ -100,6 +104,8 @@ class Work:
     """Of batch norm in a client's test: those of its training examples, or of each test batch."""
     part: Part = "test"
     """Of the client's data, which a test is made on."""
+    personal: bool = False
+    """Whether the client tests what it has trained on its test part, before it sends it back."""
     sabotage: Sabotage | None = None
     """What it does to the others, where it is one of the run's attackers."""
 
@@ -219,6 +225,19 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Personal:
+    """What a client has trained, on its own test part: before any other is averaged with it."""
+
+    accuracy: float
+    loss: float
+
+    @property
+    def perplexity(self) -> float:
+        """Of its answers, as language models are judged."""
+        return math.exp(self.loss) if self.loss < LARGEST_EXPONENT else math.inf
+
+
+@dataclass(frozen=True)
 class Trained:
     """What a client says of its training."""
 
@@ -229,6 +248,8 @@ class Trained:
     """Whether the client has lost what it should remember, and started afresh."""
     classes: tuple[int, ...] | None = None
     """The classes of its training examples, where its method tells the server."""
+    personal: Personal | None = None
+    """What it has trained on its own test part, where the server asks, and it has one."""
 
     def record(self) -> MetricRecord:
         record = MetricRecord(
@@ -238,6 +259,8 @@ class Trained:
             record["forgot"] = 1
         if self.classes is not None:
             record["classes"] = list(self.classes)
+        if self.personal is not None:
+            record["personal"] = [self.personal.accuracy, self.personal.loss]
         return record
 
     @classmethod
@@ -245,7 +268,7 @@ class Trained:
         """Return a client's report of its training, or raise ProtocolError."""
         with reading("a report"):
             metrics = _record(content, METRICS, MetricRecord)
-            optional = [name for name in ("forgot", "classes") if name in metrics]
+            optional = [name for name in ("forgot", "classes", "personal") if name in metrics]
             check_names(metrics, ("num-examples", "loss", "seconds", *optional), METRICS)
             return cls(
                 whole(metrics["num-examples"], "num-examples"),
@@ -253,6 +276,7 @@ class Trained:
                 within(metrics["seconds"], "seconds", 0, MOST),
                 "forgot" in metrics,
                 _classes(metrics["classes"]) if "classes" in metrics else None,
+                _personal(metrics["personal"]) if "personal" in metrics else None,
             )
 
 
@@ -263,6 +287,13 @@ def _classes(given: object) -> tuple[int, ...]:
     if not classes or list(classes) != sorted(set(classes)):
         raise ProtocolError(f"classes are {shown(given)}: expected ascending numbers, each once")
     return classes
+
+
+def _personal(given: object) -> Personal:
+    """Return the accuracy and the loss that a client says its trained network has."""
+    if not isinstance(given, list) or len(given) != 2:
+        raise ProtocolError(f"personal is {shown(given)}: expected an accuracy and a loss")
+    return Personal(within(given[0], "accuracy", 0, 1), number(given[1], "loss"))
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ class Assignment:
     """How many assignments of this round its client has before it."""
     part: Part = "test"
     """Of the client's data, where the cut is to be tested."""
+    personal: bool = False
+    """Whether the client tests what it has trained, before it sends it back."""
 
     @property
     def level(self) -> int:

@@ -200,8 +200,12 @@ class NestedStrategy(Method, Strategy):
         self.roster.note(round, self.levels_held(available))
         self.roster.require_online(round, len(available))
         sampled = [self.clients[number] for number in self.sample(round, available)]
-        assigned = in_turn(self.assign(round, sampled), config or {})
-        self.tally = Tally(len(assigned))
+        assigned = [
+            replace(each, personal=self.federation.tests_personally(each.client.number, round))
+            for each in in_turn(self.assign(round, sampled), config or {})
+        ]
+        language = self.federation.dataset.holds == "tokens"
+        self.tally = Tally(len(assigned), language=language)
         return self._counted(messages(self, "train", assigned, round))
 
     def _counted(

@@ -132,11 +132,16 @@ class EvaluateConfig:
 
     every: int = 1
     clients_every: int = 0
+    personal_every: int | None = None
+    """Rounds between tests of what clients have trained, by themselves and before it is averaged;
+    0 is in the last alone, None in none."""
     statistics: StatisticsKind = "own"
     """What clients' tests normalise by, where the network keeps no statistics."""
 
     def __post_init__(self) -> None:
         check_least(self, 0, "every", "clients_every")
+        if self.personal_every is not None:
+            check_least(self, 0, "personal_every")
 
 
 @dataclass(frozen=True)
@@ -199,6 +204,11 @@ class Federation:
                 f"dataset.clients is {self.dataset.clients}, "
                 f"but the fleet has {self.fleet.clients} clients"
             )
+        if self.evaluate.personal_every is not None and not self.dataset.tests_locally:
+            raise ValueError(
+                f"evaluate.personal_every is {self.evaluate.personal_every}, but clients have "
+                "nothing to test on: choose dataset.local_test=global, or dataset.test above 0"
+            )
         with named("model"):
             self.model.check(self.dataset)
         with named("aggregation"):
@@ -256,10 +266,17 @@ class Federation:
         every: dict[Test, int] = {"server": self.evaluate.every}
         if self.validates:
             every["validation"] = self.evaluate.every
-        if self.dataset.test > 0:
+        if self.dataset.tests_locally:
             every["clients"] = self.evaluate.clients_every
-        last = round == self.rounds
-        return {who for who, rounds in every.items() if last or (rounds and round % rounds == 0)}
+        return {who for who, rounds in every.items() if self._is_due(rounds, round)}
+
+    def tests_personally(self, client: int, round: int) -> bool:
+        """Return whether a client tests what it trains in a round: an attacker's means nothing."""
+        every = self.evaluate.personal_every
+        return every is not None and self._is_due(every, round) and client not in self.attackers
+
+    def _is_due(self, every: int, round: int) -> bool:
+        return round == self.rounds or (every > 0 and round % every == 0)
 
 
 @contextmanager

@@ -192,6 +192,7 @@ class Method:
             seed=seed,
             statistics=federation.evaluate.statistics,
             part=assigned.part,
+            personal=assigned.personal,
             sabotage=federation.sabotage_of(client),
         )
 

@@ -12,7 +12,7 @@ from models.families import SlicedNetwork
 from models.slicing import State
 from protocol.records import Choice, Work
 from training.placement import PlacedNetwork
-from training.shared_losses import cross_entropy, masked_cross_entropy, present_classes
+from training.shared_losses import cross_entropy, masked, masked_cross_entropy, present_classes
 
 
 def plain_loss(network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -60,6 +60,10 @@ class LocalTraining:
         """Return what is minimised for a batch; `network(inputs)` are the logits of each exit."""
         return plain_loss(network, inputs, labels)
 
+    def answers(self, logits: list[Tensor]) -> list[Tensor]:
+        """Return the logits as the client's own test counts them: like its loss."""
+        return logits
+
     def reply(self, network: SlicedNetwork) -> State:
         """Return what is sent back: the slice's tensors, under their names and in their order."""
         return network.state_dict()
@@ -80,3 +84,9 @@ class MaskedTraining(LocalTraining):
         if not self.settings.masked_loss:
             return super().loss(network, inputs, labels)
         return masked_cross_entropy(network(inputs), labels, self.present)
+
+    def answers(self, logits: list[Tensor]) -> list[Tensor]:
+        """Return the logits that the loss counts: 0 for classes that the client does not have."""
+        if not self.settings.masked_loss:
+            return logits
+        return [masked(each, self.present) for each in logits]

@@ -18,8 +18,12 @@ def masked_cross_entropy(logits: list[Tensor], labels: Tensor, present: Tensor) 
     Such a class gets no gradient, so a client cannot unlearn what others know of it (HeteroFL,
     FedFA).
     """
-    answer = logits[-1]
-    return F.cross_entropy(answer.masked_fill(~present.to(answer.device), 0), labels)
+    return F.cross_entropy(masked(logits[-1], present), labels)
+
+
+def masked(logits: Tensor, present: Tensor) -> Tensor:
+    """Return the logits with 0 for classes that are not present."""
+    return logits.masked_fill(~present.to(logits.device), 0)
 
 
 def kl_divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +14,14 @@ from models.families import SlicedNetwork
 from models.frozen import freeze, needs_statistics
 from models.layers import StaticBatchNorm2d
 from models.slicing import is_running_statistic
-from protocol.train_settings import TrainSettings
+from protocol.train_settings import StatisticsKind, TrainSettings
 from training.devices import resident
 from training.placement import Placement
 
 LARGEST_BATCH = 256
+
+Answers = Callable[[list[Tensor]], list[Tensor]]
+"""Of the logits of each exit: those that a test counts."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,24 @@ class ExitReport:
 
 
 def evaluate(
-    net: SlicedNetwork, data: Examples, settings: TrainSettings, ensemble: bool = False
+    net: SlicedNetwork,
+    data: Examples,
+    settings: TrainSettings,
+    ensemble: bool = False,
+    answers_of: Answers = list,
 ) -> list[ExitReport]:
     """Return one report for each exit held, in order; none if there are no examples.
 
-    With `ensemble` one more is of the mean of the exits' logits.
+    With `ensemble` one more is of the mean of the exits' logits. What is counted are the logits,
+    or what `answers_of` makes of them.
     """
     place = Placement.of(settings, net)
     net.to(place.device).eval()
     losses, hits = [], []
     with torch.inference_mode():
         for inputs, labels in evaluation_batches(resident(data, place.device)):
-            answers = torch.stack(place.logits(net, inputs))  # [exits, batch, classes]
+            logits = answers_of(place.logits(net, inputs))
+            answers = torch.stack(logits)  # [exits, batch, classes]
             if ensemble:
                 answers = torch.cat((answers, answers.mean(0, keepdim=True)))
             repeated = labels.expand(len(answers), -1)
@@ -67,6 +76,18 @@ def with_own_statistics(
     if not needs_statistics(net) or not len(data):
         return net
     return _frozen_over(net, data, settings)
+
+
+def with_statistics_after_training(
+    net: SlicedNetwork, data: Examples, settings: TrainSettings, kind: StatisticsKind
+) -> SlicedNetwork:
+    """Return a network that was just trained with the statistics that its batch norms lack.
+
+    Those that a static norm came with are of the network before its training.
+    """
+    if any(isinstance(module, StaticBatchNorm2d) for module in net.modules()):
+        return _frozen_over(net, data, settings)
+    return with_own_statistics(net, data, settings) if kind == "own" else net
 
 
 def gather_statistics(

@@ -6,13 +6,14 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nestfl.comparing.comparison import Comparison
 from nestfl.comparing.differences import baseline_of
+from nestfl.comparing.drops import drops_of
 from nestfl.comparing.fairness import (
     Costs,
     costs_of_rivals,
@@ -28,7 +29,9 @@ from nestfl.comparing.result_tables import (
     default_target,
     difference_of,
     difference_table,
+    drop_table,
     exit_tables,
+    perplexity_table,
     target_table,
 )
 from nestfl.comparing.results import IMPROVING, Group, Result, grouped, score_names
@@ -107,10 +110,11 @@ class Outcome:
         return cls(groups, baseline, target, known, warnings)
 
     def tables(self) -> list[ResultTable]:
-        """Return its tables: accuracies, exits, what a target took, differences."""
+        """Return its tables: accuracies, exits, what attacks and a target took, differences."""
         if not self.groups:
             return []
         found = [accuracy_table(self.groups), *exit_tables(self.groups)]
+        found += filter(None, (perplexity_table(self.groups), drop_table(self.groups)))
         if self.target is not None:
             found.append(target_table(self.groups, self.target))
         if (differences := difference_table(self.groups, self.baseline)) is not None:
@@ -180,8 +184,7 @@ class Outcome:
             values = group.values(name)
             found = difference_of(group, base, name) if base else None
             scores[name] = {
-                "mean": statistics.fmean(values.values()),
-                "deviation": statistics.stdev(values.values()) if len(values) > 1 else None,
+                **_spread(values.values()),
                 "by_seed": values,
                 "difference": asdict(found) if found else None,
             }
@@ -204,9 +207,14 @@ class Outcome:
             for name in ("rounds", "bytes", "macs")
             if reached
         }
+        drops = {
+            name: {**asdict(drop), "by_seed": drop.by_seed, **_spread(drop.by_seed.values())}
+            for name, drop in drops_of(group, self.groups).items()
+        }
         return {
             "choices": dict(group.choices),
             "scores": scores,
+            **({"drops": drops} if drops else {}),
             "to_target": {"runs": len(reached), **to_target},
             "runs": runs,
         }
@@ -225,8 +233,19 @@ class Outcome:
                 cells = [found.get(key, "") for key in ("mean", *compared[1:])]
                 own = [score["mean"], score["deviation"], len(score["by_seed"])]
                 writer.writerow([*group["choices"].values(), name, *own, *cells])
+            for name, drop in group.get("drops", {}).items():
+                own = [drop["mean"], drop["deviation"], len(drop["by_seed"])]
+                row = [f"drop of {name}", *own, *[""] * len(compared)]
+                writer.writerow([*group["choices"].values(), *row])
             runs, *spent = group["to_target"].items()
             for name, mean in spent:
                 row = [f"{name} to {self.target}", mean, "", runs[1], *[""] * len(compared)]
                 writer.writerow([*group["choices"].values(), *row])
         return text.getvalue()
+
+
+def _spread(values: Collection[float]) -> dict[str, float | None]:
+    return {
+        "mean": statistics.fmean(values),
+        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+    }

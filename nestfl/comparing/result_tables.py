@@ -14,6 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from nestfl.comparing.differences import Difference, baseline_of, difference
+from nestfl.comparing.drops import drops_of
 from nestfl.comparing.fairness import COST_NAMES, Costs
 from nestfl.comparing.results import Group, Spent, score_names
 from server_app.report.tables import Table
@@ -148,6 +149,38 @@ def difference_table(groups: Sequence[Group], baseline: Mapping[str, str]) -> Re
         ["Bootstrap interval of the mean; a verdict takes three seeds, an interval without 0, and "
          "a paired t-test that agrees."],
     )  # fmt: skip
+
+
+def drop_table(groups: Sequence[Group]) -> ResultTable | None:
+    """Return what attacks take of each group's accuracy; None where no two runs tell."""
+    rows = []
+    for group in groups:
+        for score, drop in drops_of(group, groups).items():
+            shares = (drop.clean, drop.attacked, drop.by_seed)
+            cells = [mean_and_deviation(list(each.values())) for each in shares]
+            rows.append([f"{group.name}: {score}", *cells, str(len(drop.by_seed))])
+    if not rows:
+        return None
+    return ResultTable(
+        "Accuracy drop under attack, in percent",
+        ["", "without attack", "under attack", "drop", "seeds"],
+        rows,
+        ["Drop: (without - under) / without, of runs of the same seed. The full model is the last "
+         "level; personal is what honest clients have trained, before it is averaged."],
+    )  # fmt: skip
+
+
+def perplexity_table(groups: Sequence[Group]) -> ResultTable | None:
+    """Return the perplexities of what clients have trained; None where none was tested."""
+    rows = []
+    for group in groups:
+        found = [each.perplexity for each in group.results]
+        known = [value for value in found if value is not None]
+        if known:
+            deviation = f" ± {statistics.stdev(known):.3g}" if len(known) > 1 else ""
+            rows.append([group.name, str(len(known)), f"{_mean(known):.4g}{deviation}"])
+    heading = "Perplexity of what clients have trained, before it is averaged"
+    return ResultTable(heading, ["", "seeds", "perplexity"], rows) if rows else None
 
 
 def difference_of(group: Group, base: Group, score: str) -> Difference | None:

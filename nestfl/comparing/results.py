@@ -17,8 +17,11 @@ from nestfl.comparing.trials import Trial, short_name
 from server_app.record.files import METRICS_FILE, SUMMARY_FILE
 from server_app.record.metrics import RoundMetrics, read_metrics
 
-SCORES = ("worst", "mean", "local", "global", "best")
-"""Of all levels; best is the mean after the round that was best on validation data."""
+SCORES = ("worst", "mean", "local", "global", "personal", "best")
+"""Of all levels; personal is of what clients have trained before it is averaged, and best is the
+mean after the round that was best on validation data."""
+FULL_MODEL = "full model"
+"""The last level, which is one of the levels: told by this name where methods have others."""
 LAST_PART = 5
 """The last fifth of the rounds tells whether a run was still improving."""
 FEWEST_TESTS = 3
@@ -59,6 +62,18 @@ class Result:
                 for unit, scores in exits.items():
                     found[f"level {number}, exit {unit}"] = scores["accuracy"]
         return found
+
+    @property
+    def full_model(self) -> float | None:
+        """The accuracy of the last level."""
+        numbers = [name for name in self.summary["levels"] if name.isdecimal()]
+        last = max(numbers, key=int, default=None)
+        return None if last is None else self.scores.get(f"level {last}")
+
+    @property
+    def perplexity(self) -> float | None:
+        """The mean of what clients have trained on texts of their own, if it was tested."""
+        return self.summary.get("perplexity")
 
     @property
     def curve(self) -> list[tuple[int, float]]:
@@ -130,7 +145,10 @@ class Group:
 
     def values(self, score: str) -> dict[str | None, float]:
         """Return a score by seed, of the runs that have it."""
-        found = {each.trial.seed: each.scores.get(score) for each in self.results}
+        found = {
+            each.trial.seed: each.full_model if score == FULL_MODEL else each.scores.get(score)
+            for each in self.results
+        }
         return {seed: value for seed, value in found.items() if value is not None}
 
 

@@ -62,7 +62,8 @@ class Bars:
             )
         done, of = state.replies or (0, None)
         self._progress.update(self._replies, total=of, completed=done)
-        parts = (state.loss, accuracies_part(state.accuracies), state.validation)
+        accuracies = accuracies_part(state.accuracies)
+        parts = (state.loss, state.personal, accuracies, state.validation)
         found = ", ".join(filter(None, parts))
         self._found.plain = "\n".join(filter(None, (warnings_of(state), found)))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from server_app.record.files import METRICS_FILE, PROGRESS_FILE
-from server_app.record.round_line import accuracies_of, loss_part, validation_part
+from server_app.record.round_line import accuracies_of, loss_part, personal_part, validation_part
 
 RECENT_ROUNDS = 5
 
@@ -57,6 +57,8 @@ class RunState:
     """Replies that have come in the current round, and those expected."""
     loss: str = ""
     """The mean loss of the clients' training in that round, in words."""
+    personal: str = ""
+    """The score of what clients have trained on their own test parts, in words."""
     accuracies: dict[str, float] = field(default_factory=dict)
     """Each level's accuracy at the last evaluation, by its number, which may be marked."""
     validation: str = ""
@@ -90,6 +92,7 @@ class RunState:
         if isinstance(number := record.get("round"), int):
             self._end_round(number, now)
         self.loss = loss_part(record) or self.loss
+        self.personal = personal_part(record) or self.personal
         if accuracies := accuracies_of(record):
             self.accuracies, self.validation = accuracies, validation_part(record)
 

@@ -302,6 +302,7 @@ def _saved(resume: str, chosen: list[_Override]) -> DictConfig:
     # A run saved before these were settings lacks them.
     saved.setdefault("engine", Config.engine)
     saved.checkpoint.setdefault("best", CheckpointConfig.best)
+    saved.evaluate.setdefault("personal_every", None)
     return saved
 
 

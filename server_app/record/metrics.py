@@ -32,6 +32,7 @@ LevelMetrics = TypedDict(
         "local": float,  # mean over the level's clients of their own model on their own test part
         "global": float,  # the same of the full model
         "validation": float,  # as local, on their validation parts
+        "personal": float,  # in a summary alone: as local, of what they have trained themselves
         "lack": str,  # "untrained" or "no client", if nobody holds it (fleet/coverage.py)
     },
     total=False,
@@ -65,6 +66,17 @@ class TrainedCounts(TypedDict):
     seconds: float
 
 
+class PersonalTest(TypedDict, total=False):
+    accuracy: float  # of what clients have trained on their own test parts, before it is averaged
+    loss: float
+    perplexity: float  # of texts: the mean of exp(loss)
+
+
+class PersonalMetrics(PersonalTest, total=False):
+    levels: dict[str, PersonalTest]  # by the level's number
+    scores: dict[str, float]  # by the client's number: its accuracy
+
+
 class AskCounts(Traffic, total=False):
     asked: int
     answered: int
@@ -86,6 +98,7 @@ RoundMetrics = TypedDict(
         "asked": dict[str, AskCounts],  # "statistics", "local", "global", "validation"
         "left_out": dict[str, str],  # nodes that are no clients, and why
         "train": dict[str, float],  # "loss": the mean of the clients'
+        "personal": PersonalMetrics,  # means over the clients that trained, without attackers
         "levels": dict[str, LevelMetrics],  # by the level's number, from "1", the smallest
         "worst": float,  # accuracy over the levels that clients hold
         "mean": float,
@@ -98,6 +111,13 @@ RoundMetrics = TypedDict(
 )
 BY_CLIENT = ("trained", "scores")
 """What has a number for every client: too many for events."""
+
+
+def score_of(line: Mapping[str, Any], score: str) -> float | None:
+    """Return a score of a whole round: of the clients' own tests of their training the accuracy."""
+    found = line.get(score)
+    value = found.get("accuracy") if isinstance(found, Mapping) else found
+    return value if isinstance(value, (int, float)) else None
 
 
 def read_metrics(file: Path) -> list[RoundMetrics]:
@@ -126,7 +146,7 @@ def numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
     """Yield all numbers but the round's and single clients', as levels/1/accuracy and the like."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            if prefix or key not in BY_CLIENT:
+            if key not in BY_CLIENT:
                 yield from numbers(value, f"{prefix}{key}/")
         elif isinstance(value, (int, float)) and key != "round":
             yield prefix + key, value

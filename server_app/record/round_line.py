@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from server_app.record.metrics import score_of
+
 
 def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
     """Tell a round's number, replies, loss, accuracies and time, as far as its record has them."""
@@ -13,7 +15,8 @@ def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
         parts.append(f"{clients.get('replied')}/{clients.get('sampled')} replies")
         lost = {fault: _count(clients.get(fault)) for fault in ("refused", "failed")}
         parts += [f"{number} {fault}" for fault, number in lost.items() if number]
-    parts += [loss_part(record), accuracies_part(accuracies_of(record)), validation_part(record)]
+    parts += [loss_part(record), personal_part(record)]
+    parts += [accuracies_part(accuracies_of(record)), validation_part(record)]
     if isinstance(seconds := record.get("seconds"), (int, float)):
         parts.append(f"{seconds:.1f} s")
     return ", ".join(filter(None, parts))
@@ -24,6 +27,12 @@ def loss_part(record: Mapping[str, Any]) -> str:
     train = record.get("train")
     loss = train.get("loss") if isinstance(train, Mapping) else None
     return f"loss {loss:.4g}" if isinstance(loss, (int, float)) else ""
+
+
+def personal_part(record: Mapping[str, Any]) -> str:
+    """Tell how good what clients have trained is on their own; nothing where it was not tested."""
+    score = score_of(record, "personal")
+    return f"personal {100 * score:.1f} %" if score is not None else ""
 
 
 def accuracies_part(accuracies: Mapping[str, float]) -> str:

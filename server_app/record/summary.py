@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from server_app.record.metrics import RoundMetrics
+from server_app.record.metrics import PersonalMetrics, RoundMetrics, score_of
 from server_app.record.run_record import RunRecord
 
 ASK_SUMS = ("asked", "answered", "down", "up")
-SCORES = ("worst", "mean", "local", "global", "validation")
+SCORES = ("worst", "mean", "local", "global", "personal", "validation")
 BEST = ("round", "validation", "worst", "mean")
 """What is told of the best round."""
 PLAIN_WIDTH = 120
@@ -51,8 +51,9 @@ def summarise(
         "levels": {},
     }
     for line in lines:
-        scores = {name: value for name, value in line.items() if name in SCORES}
+        scores = {name: score_of(line, name) for name in SCORES}
         summary |= {name: value for name, value in scores.items() if value is not None}
+        _add_personal(summary, line.get("personal", {}))
         for level, metrics in line.get("levels", {}).items():
             known = summary["levels"].setdefault(level, {})
             if "accuracy" in metrics:
@@ -63,6 +64,14 @@ def summarise(
     if best is not None:
         summary["best"] = {name: best[name] for name in BEST if best.get(name) is not None}
     return summary
+
+
+def _add_personal(summary: dict[str, Any], personal: PersonalMetrics) -> None:
+    """Keep each level's accuracy as its clients tested it, and the perplexity, if there is one."""
+    if personal.get("perplexity") is not None:
+        summary["perplexity"] = personal["perplexity"]
+    for level, found in personal.get("levels", {}).items():
+        summary["levels"].setdefault(level, {})["personal"] = found.get("accuracy")
 
 
 def show(record: RunRecord, summary: Mapping[str, Any], console: Console | None = None) -> None:
@@ -87,7 +96,7 @@ def show(record: RunRecord, summary: Mapping[str, Any], console: Console | None 
 
 def _table(levels: Mapping[str, Any], plain: bool) -> Table:
     exits = sorted({unit for level in levels.values() for unit in level.get("exits", {})}, key=int)
-    on_clients = [score for score in ("local", "global") if _any_has(levels, score)]
+    on_clients = [score for score in ("local", "global", "personal") if _any_has(levels, score)]
     start = ["start"] if _any_has(levels, "start") else []
     table = Table(box=None if plain else box.SIMPLE_HEAD)
     for column in ("level", *start, *(f"exit {unit}" for unit in exits), "accuracy", *on_clients):
@@ -105,6 +114,8 @@ def _table(levels: Mapping[str, Any], plain: bool) -> Table:
 def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
     if scores := _scores(summary):
         yield f"accuracy:    {scores}"
+    if (perplexity := summary.get("perplexity")) is not None:
+        yield f"perplexity:  {perplexity:.4g} personal"
     if best := summary.get("best"):
         yield f"best:        after round {best['round']}: {_scores(best)}"
     if lacking := [number for number, level in summary["levels"].items() if "lack" in level]:

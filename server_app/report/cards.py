@@ -26,6 +26,7 @@ def cards_of(group: Group) -> list[Card]:
         "worst": "of the levels",
         "local": "own level on own data",
         "global": "full model on own data",
+        "personal": "own training on own data",
         "validation": "own level on validation data",
     }
     cards = [

@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from server_app.record.metrics import score_of
 from server_app.report.amounts import amount, percent
 from server_app.report.axes import Scale
 from server_app.report.charts import (
@@ -64,7 +65,7 @@ def exit_pick(level: str, unit: str) -> Pick:
 
 def score_pick(score: str) -> Pick:
     """Return what finds a score of the whole round, such as `worst`."""
-    return lambda line: line.get(score)
+    return lambda line: score_of(line, score)
 
 
 def accuracy_figures(groups: Sequence[Group]) -> list[Figure]:

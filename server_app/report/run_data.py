@@ -12,11 +12,14 @@ from typing import Any, Literal
 from server_app.budgets import BudgetFacts
 from server_app.record.best import SCORE
 from server_app.record.fleet_record import FleetRecord, LevelFacts
-from server_app.record.metrics import RoundMetrics
+from server_app.record.metrics import RoundMetrics, score_of
 from server_app.record.summary import summarise
 
 Spent = Literal["rounds", "bytes", "seconds", "macs"]
 """What training has taken up to a round: seconds are the devices', added up."""
+
+ALWAYS = ("local", "global", "personal")
+"""Kinds of clients' tests, in the order in which they are told."""
 
 Curve = dict[int, float]
 """Values by round."""
@@ -106,11 +109,11 @@ class RunData:
         found = [
             what
             for line in self.lines
-            for what in (*line.get("asked", {}), "local", "global")
-            if isinstance(line.get(what), (int, float))
+            for what in (*line.get("asked", {}), *ALWAYS)
+            if score_of(line, what) is not None
         ]
-        order = {"local": 0, "global": 1}
-        return sorted(set(found), key=lambda kind: (order.get(kind, 2), kind))
+        order = {kind: place for place, kind in enumerate(ALWAYS)}
+        return sorted(set(found), key=lambda kind: (order.get(kind, len(ALWAYS)), kind))
 
     @cached_property
     def level_facts(self) -> dict[str, LevelFacts]:
@@ -137,7 +140,8 @@ class RunData:
     def scores(self, kind: str) -> tuple[int, dict[str, float]]:
         """Return every client's accuracy in its newest test, and the round of that."""
         for line in reversed(self.counted):
-            if found := line.get("scores", {}).get(kind):
+            personal = line.get("personal", {}).get("scores", {}) if kind == "personal" else {}
+            if found := line.get("scores", {}).get(kind) or personal:
                 return line["round"], found
         return 0, {}
 

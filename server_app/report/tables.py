@@ -112,6 +112,8 @@ def _notes_on_levels(kinds: Sequence[str]) -> list[str]:
         "local": "local: each client's own level on its own test part, mean over the level's "
         "clients.",
         "global": "global: the same of the full model.",
+        "personal": "personal: what each client has trained on its own test part, before it is "
+        "averaged; attackers are left out.",
         "validation": "validation: as local, on the clients' validation parts.",
     }
     notes = ["Exits are named by the unit that they follow; tested on the server's test set."]

@@ -109,6 +109,9 @@ class Fold:
         self.federation.max_update.check(update, self.start)
         self.aggregator.add(self.counted(update, trained))
         self.tally.accept(client.number, assigned.level, trained, self._macs(assigned, trained))
+        if assigned.personal and trained.personal is not None:
+            place = (client.number, assigned.turn)
+            self.tally.personal[place] = assigned.level, trained.personal
         return trained
 
     def _macs(self, assigned: Assignment, trained: Trained) -> int:

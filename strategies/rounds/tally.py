@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
 from flwr.app import MetricRecord
 
-from protocol.records import Trained
+from protocol.records import Personal, Trained
 
 
 @dataclass
@@ -82,6 +83,10 @@ class Tally:
     """What was wrong with a client's reply, or why there was none."""
     asked: dict[str, AskTally] = field(default_factory=lambda: defaultdict(AskTally))
     """By what was asked besides training."""
+    personal: dict[tuple[int, int], tuple[int, Personal]] = field(default_factory=dict)
+    """By client and turn: the level that it trained, and how good that is on its own test part."""
+    language: bool = False
+    """Whether these tests are of texts, which have a perplexity."""
 
     def accept(self, client: int, level: int, trained: Trained, macs: int) -> None:
         """Count a reply that was taken, and the MACs that it took to train."""
@@ -113,7 +118,9 @@ class Tally:
 
     def record(self) -> MetricRecord:
         """Return what Flower's own loop reports of a round's training."""
-        return MetricRecord({"loss": self.mean_loss})
+        found = self._personal()
+        tested = {"personal": found["accuracy"]} if found else {}
+        return MetricRecord({"loss": self.mean_loss, **tested})
 
     def metrics(self) -> dict[str, Any]:
         """Return the round's counts as its record has them."""
@@ -142,7 +149,27 @@ class Tally:
                 for what, tally in sorted(self.asked.items())
             },
             "train": {"loss": self.mean_loss if self.accepted else None},
+            **({"personal": found} if (found := self._personal()) else {}),
         }
+
+    def _personal(self) -> dict[str, Any]:
+        """Return the clients' tests of what they trained: means over all and over levels."""
+        tests = [self.personal[place] for place in sorted(self.personal)]
+        if not tests:
+            return {}
+        by_level: dict[int, list[Personal]] = defaultdict(list)
+        for level, test in tests:
+            by_level[level].append(test)
+        own = {client: self.personal[client, turn][1] for client, turn in sorted(self.personal)}
+        return {
+            **self._means([test for _, test in tests]),
+            "levels": {str(level): self._means(by_level[level]) for level in sorted(by_level)},
+            "scores": {str(client): test.accuracy for client, test in own.items()},
+        }
+
+    def _means(self, tests: Sequence[Personal]) -> dict[str, float]:
+        names = ["accuracy", "loss", *(["perplexity"] if self.language else [])]
+        return {name: fmean(getattr(test, name) for test in tests) for name in names}
 
 
 def _by_number(problems: Mapping[int, str]) -> dict[str, str]:

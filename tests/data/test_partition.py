@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import data
 from data import DataError, DatasetSpec, ImageSplit
-from data.partition import split_parts
+from data.partition import like_a_client, split_parts
 from data.spec import PARTITION_KINDS, PartitionKind
 from tests.support.image_files import (
     FACTS,
@@ -110,6 +110,38 @@ def test_sizes_are_skewed_but_classes_are_not() -> None:
     assert len(np.unique(LABELS[max(parts, key=len)])) == 10
 
 
+def test_uneven_sizes_are_within_a_factor_of_two_and_classes_are_alike() -> None:
+    labels = np.tile(np.arange(10), 1000)
+    parts = data.partition(DatasetSpec(partition="uneven", clients=50), labels)
+    sizes = [len(rows) for rows in parts]
+    assert sum(sizes) == len(labels)
+    assert 1.7 < max(sizes) / min(sizes) <= 2.02
+    counts = [np.bincount(labels[rows], minlength=10) / len(rows) for rows in parts]
+    assert np.abs(np.array(counts) - 0.1).max() < 0.1
+
+
+@pytest.mark.parametrize("kind", ["uneven", "classes"])
+def test_sizes_are_drawn_from_the_range_that_is_asked_for(kind: PartitionKind) -> None:
+    labels = np.tile(np.arange(10), 1000)
+    spec = DatasetSpec(partition=kind, clients=40, examples_per_client=(100, 250))
+    sizes = [len(rows) for rows in data.partition(spec, labels)]
+    assert min(sizes) >= 100
+    assert max(sizes) <= 250
+    assert len(set(sizes)) > 20
+
+
+def test_clients_have_equally_many_examples_of_each_of_their_classes() -> None:
+    labels = np.tile(np.arange(100), 500)  # as CIFAR-100, with FedFA's clients
+    spec = DatasetSpec("cifar100", partition="classes", clients=100, classes_per_client=20,
+                       examples_per_client=(250, 500))  # fmt: skip
+    parts = data.partition(spec, labels)
+    assert len(np.unique(np.concatenate(parts))) == sum(map(len, parts))
+    held = np.array([np.bincount(labels[rows], minlength=100) for rows in parts])
+    assert ((held > 0).sum(1) == 20).all()
+    assert all(np.ptp(own[own > 0]) <= 1 for own in held)
+    assert (held > 0).sum(0).min() > 10  # no class is left to few clients
+
+
 @pytest.mark.parametrize("classes", [1, 2, 5, 10])
 def test_each_client_has_as_many_classes_as_asked(classes: int) -> None:
     spec = DatasetSpec(partition="classes", clients=20, classes_per_client=classes)
@@ -136,6 +168,23 @@ def test_max_train_limits_what_is_dealt_out() -> None:
         ({"partition": "dirichlet", "clients": 300, "alpha": 0.01}, "alpha 0.01"),
         ({"partition": "classes", "clients": 400, "classes_per_client": 9}, "_client 9"),
         ({"partition": "classes", "clients": 40, "min_examples": 15}, "min_examples 15"),
+        (
+            {"partition": "uneven", "clients": 10, "examples_per_client": (61, 61)},
+            r"examples_per_client \[61, 61\] comes to 610 examples for 10 clients, of 600",
+        ),
+        (
+            {"partition": "classes", "classes_per_client": 1, "examples_per_client": (61, 61)},
+            "comes to 610",
+        ),
+        (
+            {
+                "partition": "classes",
+                "clients": 5,
+                "classes_per_client": 1,
+                "examples_per_client": (61, 61),
+            },
+            "ask for 61 examples of a class of which 60 are left",
+        ),
     ],
 )
 def test_an_impossible_partition_says_why(settings: dict[str, Any], message: str) -> None:
@@ -154,6 +203,11 @@ def test_an_impossible_partition_says_why(settings: dict[str, Any], message: str
         ({"clients": 0}, "clients is 0: expected at least 1"),
         ({"max_train": 0}, "max_train is 0: expected at least 1"),
         ({"seed": -1}, "seed is -1"),
+        ({"local_test": "all"}, "unknown local_test 'all'; choose one of: own, global"),
+        ({"local_test_examples": 0}, "local_test_examples is 0: expected at least 1"),
+        ({"examples_per_client": (1, 2)}, "but partition iid deals out all examples"),
+        ({"partition": "uneven", "examples_per_client": (3, 2)}, "expected the fewest and the"),
+        ({"partition": "uneven", "examples_per_client": (3,)}, "expected the fewest and the most"),
         ({"validation": 0.5, "test": 0.5}, "validation 0.5 and test 0.5 are no shares"),
         ({"test": -0.1}, "test -0.1"),
     ],
@@ -197,6 +251,47 @@ def test_global_test_can_be_limited() -> None:
     limited = data.global_test(DatasetSpec(max_test=50))
     assert len(limited) == 50
     assert as_set(limited) <= as_set(data.global_test(DatasetSpec()))
+
+
+@pytest.mark.parametrize("kind", PARTITION_KINDS)
+def test_a_client_can_test_on_the_test_split_with_the_classes_that_it_has(
+    kind: PartitionKind,
+) -> None:
+    spec = DatasetSpec(partition=kind, clients=6, local_test="global", validation=0.2)
+    own = replace(spec, local_test="own", test=0.0)
+    for number in range(6):
+        client, plain = data.client_data(spec, number), data.client_data(own, number)
+        assert torch.equal(pixels(client.train), pixels(plain.train))
+        assert torch.equal(pixels(client.validation), pixels(plain.validation))
+        assert as_set(client.test) <= as_set(data.global_test(spec))
+        assert len(as_set(client.test)) == len(client.test) <= 200
+        all_labels = torch.cat((client.train.labels, client.validation.labels))
+        has, tests = (
+            torch.bincount(each, minlength=10) for each in (all_labels, client.test.labels)
+        )
+        assert torch.allclose(has / has.sum(), tests / tests.sum(), atol=1 / len(client.test))
+        again = data.client_data(spec, number)
+        assert torch.equal(pixels(client.test), pixels(again.test))
+    fewer = data.client_data(replace(spec, local_test_examples=7), 0)
+    assert len(fewer.test) <= 7
+    assert sorted(as_set(data.all_clients(spec).test)) == sorted(
+        set().union(*(as_set(data.client_data(spec, n).test) for n in range(6)))
+    )
+
+
+def test_a_class_that_the_test_split_lacks_is_left_out_of_a_client_s_test() -> None:
+    rows = like_a_client(np.array([3, 3, 4, 5]), np.array([3, 3, 4, 4, 4]), DatasetSpec(), 0)
+    assert rows.tolist()[:2] == [0, 1]  # as many of class 3 as there are, and half as many of 4
+    assert len(rows) == 3
+
+
+def test_a_device_tests_on_its_own_data_whatever_the_run_asks_of_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_parquet(tmp_path / "own", random_split(50))
+    device = data.device_data(path, DatasetSpec("cifar10", test=0.1, local_test="global"))
+    assert len(device.test) == 5
+    assert "this device tests on its own data" in caplog.text
 
 
 def test_an_unknown_client_is_refused() -> None:

@@ -1,0 +1,72 @@
+"""What attacks take: the share of its accuracy that a method loses, paired over seeds.
+
+A pair are two runs of the same choices and the same seed, with an attack and without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nestfl.comparing.results import FULL_MODEL, Group
+from nestfl.comparing.trials import same_value
+
+ATTACK = "fleet.attack."
+KIND, SHARE = f"{ATTACK}kind", f"{ATTACK}share"
+DROPPING = ("mean", "worst", FULL_MODEL, "personal")
+"""The scores whose drops are told."""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A score without an attack and under it, by the seeds that have both."""
+
+    clean: Mapping[str | None, float]
+    attacked: Mapping[str | None, float]
+
+    @property
+    def by_seed(self) -> dict[str | None, float]:
+        """The accuracy drop of FedFA's Table 1: (clean - attacked) / clean."""
+        return {
+            seed: (self.clean[seed] - score) / self.clean[seed]
+            for seed, score in self.attacked.items()
+        }
+
+
+def drops_of(group: Group, groups: Sequence[Group]) -> dict[str, Drop]:
+    """Return how a group's scores drop under its attack; none where no run tells what they were."""
+    clean = _without_attack(group, groups)
+    if clean is None:
+        return {}
+    found = {}
+    for score in DROPPING:
+        before, after = clean.values(score), group.values(score)
+        seeds = [seed for seed in after if before.get(seed)]  # of 0 nothing can drop
+        if seeds:
+            found[score] = Drop({s: before[s] for s in seeds}, {s: after[s] for s in seeds})
+    return found
+
+
+def _without_attack(group: Group, groups: Sequence[Group]) -> Group | None:
+    """Return the group that differs in having no attack; None for one that has none itself."""
+    if not _is_attacked(group.choices):
+        return None
+    others = _besides_attack(group.choices)
+    return next(
+        (
+            each
+            for each in groups
+            if _besides_attack(each.choices) == others and not _is_attacked(each.choices)
+        ),
+        None,
+    )
+
+
+def _is_attacked(choices: Mapping[str, str]) -> bool:
+    """Return whether choices are of an attack: without any, all runs have the same."""
+    nobody = choices.get(KIND) == "none" or same_value(choices.get(SHARE, "1"), "0")
+    return any(key.startswith(ATTACK) for key in choices) and not nobody
+
+
+def _besides_attack(choices: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in choices.items() if not key.startswith(ATTACK)}
