@@ -66,11 +66,11 @@ class AggregationConfig:
             if option not in taken:
                 choices = ", ".join(taken) or "none"
                 raise ValueError(f"no key {option!r} of {self.name}; choose from {choices}")
-        if self.inner is not None:
-            try:
-                self.inner.check()
-            except ValueError as error:
-                raise ValueError(f"inner: {error}") from error
+        try:
+            if (inner := self.inner) is not None:
+                inner.check()
+        except ValueError as error:
+            raise ValueError(f"inner: {error}") from error
         self.make()
 
     def check_levels(self, levels: int) -> None:

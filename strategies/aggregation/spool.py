@@ -81,7 +81,8 @@ class Spool:
         return values
 
     def _write(self, tensor: Tensor, offset: int) -> int:
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        whole = tensor.detach().cpu().contiguous()
+        flat = whole.as_strided((whole.numel(),), (1,))  # a single value may have any stride
         left = flat.view(torch.uint8).numpy().data
         while left:
             count = os.pwrite(self._opened(), left, offset)
