@@ -22,7 +22,7 @@ from protocol.records import Recall, Trained, Work
 from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.update import Update
 from strategies.assignment import Assignment
-from strategies.federation import Federation, FederationError
+from strategies.federation import Federation, FederationError, named
 from strategies.fleet.client_levels import budget_of, level_of, levels_near
 from strategies.fleet.coverage import Coverage
 from strategies.fleet.enrolment import Client
@@ -224,6 +224,8 @@ class Method:
     def _prepare(self) -> None:
         """Make the levels and the first global state."""
         self.levels = self.plan()
+        with named("aggregation"):
+            self.federation.aggregation.check_levels(len(self.levels))
         self.untrained = {level.number for level in self.levels}
         task = self.federation.task
         self.submodels = Submodels(task, self.levels, self.bank, self.whole())

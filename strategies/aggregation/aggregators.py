@@ -1,7 +1,7 @@
 """Aggregators by name: what may become of a round's updates, chosen by conf/aggregation.
 
 One more is a class with `add` and `result`, and a line here. Its constructor's parameters are its
-settings.
+settings; `inner` is another aggregator, `bounds` has one number for each level.
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ from strategies.aggregation.update import Update
 
 AGGREGATORS = {
     "nested-mean": "strategies.aggregation.nested_mean:NestedMean",
+    "norm-bound": "strategies.aggregation.norm_bounds:NormBound",
+    "clipped": "strategies.aggregation.norm_bounds:clipped",
+    "trimmed-mean": "strategies.aggregation.trimmed_mean:TrimmedMean",
+    "median": "strategies.aggregation.trimmed_mean:Median",
 }
 """Where each is; it is imported when it is used, since clients have no use for any."""
+NO_MEANS = ("clipped", "trimmed-mean", "median")
+"""Those whose result is not the mean of what clients sent."""
 
 
 class Aggregator(Protocol):
@@ -60,11 +66,40 @@ class AggregationConfig:
             if option not in taken:
                 choices = ", ".join(taken) or "none"
                 raise ValueError(f"no key {option!r} of {self.name}; choose from {choices}")
-        made(**self.options)
+        try:
+            if (inner := self.inner) is not None:
+                inner.check()
+        except ValueError as error:
+            raise ValueError(f"inner: {error}") from error
+        self.make()
+
+    def check_levels(self, levels: int) -> None:
+        """Raise `ValueError` where each level has a bound, but of another number of levels."""
+        bounds = self.options.get("bounds")
+        if bounds and len(bounds) != levels:
+            raise ValueError(f"bounds are {list(bounds)}: expected one for each of {levels} levels")
+        if self.inner is not None:
+            self.inner.check_levels(levels)
 
     def make(self) -> Aggregator:
         """Return a new aggregator, for one round."""
-        return self._aggregator()(**self.options)
+        inner = {} if self.inner is None else {"inner": self.inner.make()}
+        return self._aggregator()(**{**self.options, **inner})
+
+    @property
+    def inner(self) -> AggregationConfig | None:
+        """The aggregator that this one stands around: a name, or a name with its settings."""
+        given = self.options.get("inner")
+        if given is None:
+            return None
+        settings = dict(given) if isinstance(given, Mapping) else {"name": given}
+        return AggregationConfig(settings.pop("name", ""), settings)
+
+    @property
+    def averages(self) -> bool:
+        """Whether the result is the mean of the updates that are taken, as clients sent them."""
+        inner = self.inner
+        return self.name not in NO_MEANS and (inner is None or inner.averages)
 
     def _aggregator(self) -> Callable[..., Aggregator]:
         found: Callable[..., Aggregator] = resolve_name(AGGREGATORS[self.name])

@@ -41,13 +41,18 @@ class NestedMean:
         self._counts: dict[str, ExactSums] = {}
         self._uncounted: dict[SliceMap, int] = {}
 
+    def check(self, update: Update) -> None:
+        """Raise `RefusedUpdateError` for an update that cannot be used."""
+        self._weight_steps(update.weight)
+        update.check_form()
+        for name in update.map.regions:
+            check_values(name, update.state[name])
+
     def add(self, update: Update) -> None:
         """Fold in one client's state, or raise `RefusedUpdateError` and change nothing."""
+        self.check(update)
         state, slice_map = update.state, update.map
         steps = self._weight_steps(update.weight)
-        update.check_form()
-        for name in slice_map.regions:
-            _check_values(name, state[name])
         digits = digits_of(steps, -2)
         for name, region in slice_map.regions.items():
             if region.source not in self._totals:
@@ -122,7 +127,8 @@ class NestedMean:
         return mean.to(previous.device, previous.dtype)
 
 
-def _check_values(name: str, tensor: Tensor) -> None:
+def check_values(name: str, tensor: Tensor) -> None:
+    """Raise `RefusedUpdateError` for a tensor with values that cannot be averaged."""
     if tensor.dtype.is_complex:
         raise RefusedUpdateError("dtype", f"{name} is {tensor.dtype}: expected real numbers")
     largest = peak(tensor)

@@ -78,6 +78,12 @@ class DepthFLSettings(PlannedSettings):
                 f"weighting is {federation.weighting}, but FedDyn (alpha {self.alpha}) counts all "
                 "clients alike: choose weighting uniform, or alpha 0"
             )
+        if self.alpha and not federation.aggregation.averages:
+            raise ValueError(
+                f"aggregation is {federation.aggregation.name}, but FedDyn (alpha {self.alpha}) "
+                "needs the mean of what clients sent: choose aggregation nested_mean or "
+                "norm_bound, or alpha 0"
+            )
 
     @property
     def asked(self) -> dict[str, str | None]:

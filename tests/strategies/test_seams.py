@@ -147,10 +147,47 @@ def test_config_puts_another_aggregator_in_the_mean_s_place_for_any_method(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("aggregation=median", "unknown aggregation 'median'; choose from nested_mean"),
-        ("aggregation.name=x", "aggregation: unknown name 'x'; choose from nested-mean"),
+        ("aggregation=krum", "unknown aggregation 'krum'; choose from clipped, median"),
+        ("aggregation.name=x", "aggregation: unknown name 'x'; choose from clipped, median"),
         ("aggregation.unit=0", "aggregation: unit 0 is not a positive number"),
         ("aggregation.trim=0.1", "no key 'trim' in aggregation; choose from name, unit"),
+        (
+            "aggregation=trimmed_mean aggregation.trim=0.5",
+            "aggregation: trim is 0.5: expected 0 or more, below 0.5",
+        ),
+        (
+            "aggregation=norm_bound aggregation.times=0",
+            "aggregation: times is 0: expected a number above 0",
+        ),
+        (
+            "aggregation=norm_bound aggregation.bounds=3",
+            "aggregation: bounds are 3: expected numbers above 0, or null",
+        ),
+        (
+            "aggregation=clipped aggregation.of=mean",
+            "aggregation: of is mean: expected slice or median",
+        ),
+        (
+            "aggregation=clipped aggregation.of=median aggregation.bounds=[1,2]",
+            "aggregation: bounds are [1, 2]: expected null beside of median",
+        ),
+        (
+            "aggregation=clipped aggregation.inner=mean",
+            "aggregation: inner: unknown name 'mean'; choose from clipped, median, nested-mean",
+        ),
+        (
+            "aggregation=clipped aggregation.inner={name:trimmed-mean,trim:1}",
+            "aggregation: inner: trim is 1: expected 0 or more, below 0.5",
+        ),
+        (
+            "aggregation=clipped aggregation.inner={name:median,trim:0.1}",
+            "aggregation: inner: no key 'trim' of median; choose from none",
+        ),
+        (
+            "strategy=depthfl strategy.alpha=0.1 aggregation=median",
+            "strategy: aggregation is median, but FedDyn (alpha 0.1) needs the mean of what "
+            "clients sent: choose aggregation nested_mean or norm_bound, or alpha 0",
+        ),
     ],
 )
 def test_a_wrong_aggregator_is_answered_with_the_choices(overrides: str, message: str) -> None:

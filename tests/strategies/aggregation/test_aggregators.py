@@ -12,7 +12,7 @@ from strategies.aggregation.update import Update
 
 FULL = nn.Linear(4, 4)
 ROLLED = slice_map(FULL, nn.Linear(4, 2), Window("rolling", 3))  # rows 3 and 0
-START = {"weight": torch.zeros(4, 4), "bias": torch.ones(4), "other": torch.zeros(3)}
+START = {"weight": torch.ones(4, 4), "bias": torch.ones(4), "other": torch.zeros(3)}
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
