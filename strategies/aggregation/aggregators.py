@@ -46,6 +46,10 @@ class Aggregator(Protocol):
         """
 
 
+Wrap = Callable[[Any], Any]
+"""Returns an aggregator that stands around the one that it is given."""
+
+
 @dataclass(frozen=True)
 class AggregationConfig:
     """An aggregator, and the settings that it takes."""
@@ -81,10 +85,18 @@ class AggregationConfig:
         if self.inner is not None:
             self.inner.check_levels(levels)
 
-    def make(self) -> Aggregator:
-        """Return a new aggregator, for one round."""
-        inner = {} if self.inner is None else {"inner": self.inner.make()}
-        return self._aggregator()(**{**self.options, **inner})
+    def make(self, wrapped: Wrap = lambda innermost: innermost) -> Aggregator:
+        """Return a new aggregator, for one round.
+
+        What stands around another, such as a bound, sees updates as clients sent them; `wrapped`
+        is what a method puts around the innermost one.
+        """
+        made = self._aggregator()
+        if "inner" not in inspect.signature(made).parameters:
+            found: Aggregator = wrapped(made(**self.options))
+            return found
+        inner = self.inner or AggregationConfig()
+        return made(**{**self.options, "inner": inner.make(wrapped)})
 
     @property
     def inner(self) -> AggregationConfig | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.slicing import SliceMap, State
-from strategies.aggregation.aggregators import Aggregator
+from strategies.aggregation.norm_bounds import Inner
 from strategies.aggregation.update import Update
 
 Reading = Literal["magnitude", "signed", "central"]
@@ -62,7 +63,7 @@ class ScaledByNorm:
     that nobody held keep their value.
     """
 
-    def __init__(self, inner: Aggregator, start: State, norm: LayerNorm95) -> None:
+    def __init__(self, inner: Inner, start: State, norm: LayerNorm95) -> None:
         self.inner, self.norm = inner, norm
         self._start = start
         self._units: dict[str, float] = {}
@@ -71,21 +72,19 @@ class ScaledByNorm:
         self._norms: dict[str, list[float]] = defaultdict(list)
         self._as_they_are: list[Update] = []
 
+    def check(self, update: Update) -> None:
+        """Raise `RefusedUpdateError` where `add` would, and change nothing."""
+        update.check_form()
+        self.inner.check(self._scaled(update, self._norms_of(update)))
+
     def add(self, update: Update) -> None:
         """Fold in one client's state, or raise `RefusedUpdateError` and change nothing."""
         update.check_form()
         norms = self._norms_of(update)
-        scaled = {
-            name: _times(tensor, self._unit(update.map, name) / norms[name])
-            if norms.get(name)
-            else tensor
-            for name, tensor in update.state.items()
-        }
-        flat = {name for name, norm in norms.items() if norm == 0}
-        self.inner.add(_without(replace(update, state=scaled), flat))
+        self.inner.add(self._scaled(update, norms))
         for name, norm in norms.items():
             self._norms[update.map.regions[name].source].append(norm)
-        if flat:
+        if flat := {name for name, norm in norms.items() if norm == 0}:
             self._as_they_are.append(_without(update, update.state.keys() - flat))
 
     def result(self, previous: State) -> dict[str, Tensor]:
@@ -113,6 +112,17 @@ class ScaledByNorm:
             found[source] = torch.where(scaled.isnan(), previous[source], scaled)
         return found
 
+    def _scaled(self, update: Update, norms: Mapping[str, float]) -> Update:
+        """Return an update over its own norms, without the layers that have none."""
+        state = {
+            name: _times(tensor, self._unit(update.map, name) / norms[name])
+            if norms.get(name)
+            else tensor
+            for name, tensor in update.state.items()
+        }
+        flat = {name for name, norm in norms.items() if norm == 0}
+        return _without(replace(update, state=state), flat)
+
     def _norms_of(self, update: Update) -> dict[str, float]:
         """Return the norms of an update's layers; grafted blocks are the same tensors."""
         layers = {
@@ -135,7 +145,7 @@ def _times(tensor: Tensor, factor: float) -> Tensor:
     return (tensor.double() * factor).to(tensor.dtype)
 
 
-def _without(update: Update, names: Mapping[str, object] | set[str]) -> Update:
+def _without(update: Update, names: AbstractSet[str]) -> Update:
     """Return an update without some of its tensors."""
     if not names:
         return update

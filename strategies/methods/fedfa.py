@@ -99,10 +99,10 @@ class FedFA(ChoosingStrategy):
         return replace(update, state=state, map=where)
 
     def aggregator(self) -> Aggregator:
-        """Return what brings updates to one scale, around what the config chooses."""
-        settings = self.settings
+        """Return what the config chooses; what it averages is brought to one scale before."""
+        settings, start = self.settings, self.state
         norm = LayerNorm95(settings.percentile, settings.reading, settings.scale)
-        return ScaledByNorm(super().aggregator(), self.state, norm)
+        return self.federation.aggregation.make(lambda inner: ScaledByNorm(inner, start, norm))
 
     @cached_property
     def _grafts(self) -> dict[Slice, Graft]:

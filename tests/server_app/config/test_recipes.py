@@ -118,7 +118,7 @@ def test_what_is_typed_wins_over_the_recipe_for_the_strategy_and_for_the_scale()
 def test_an_unknown_strategy_in_a_recipe_is_answered_with_the_choices() -> None:
     config = OmegaConf.create({"strategy": {"name": "scalefl"}, "per_strategy": {"scalefI": {}}})
     with pytest.raises(ConfigError, match="no key 'scalefI' in per_strategy; did you mean scalefl"):
-        _merge_per_strategy(config)
+        _merge_per_strategy(config, {})
 
 
 @pytest.mark.parametrize(("recipe", "method"), RUN)
