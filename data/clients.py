@@ -10,15 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from data.cache import Arrays, cached_arrays
-from data.catalog import IMAGES, TEXTS, DataError
+from data.catalog import IMAGES, LANGUAGE, TEXTS, DataError
 from data.examples import Examples
 from data.formats import ImageSplit
 from data.images import ImageData
+from data.language import LanguageData, LanguageSplit
+from data.language_source import LanguageSplits, load_language
 from data.partition import Rows, partition, split_parts
 from data.source import ImageSplits, load, load_own
 from data.spec import DatasetSpec
 from data.text_source import TextSplits, load_own_texts, load_texts
 from data.texts import TextData, TextSplit
+
+Split = ImageSplit | TextSplit | LanguageSplit
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,11 @@ def all_clients(spec: DatasetSpec) -> ClientData:
 
 def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
     """Return a real device's data: the training examples in its files, parted as a client's."""
+    if spec.holds == "language":
+        raise DataError(
+            f"{path}: a device's own text has a vocabulary of its own, and {spec.name} is one text "
+            "for all; give devices parts of it (partition-id and num-partitions)"
+        )
     images = spec.holds == "images"
     own = load_own(spec.name, str(path)) if images else load_own_texts(spec, str(path))
     return _parted(own, np.arange(len(own.labels)), spec, 0)
@@ -66,7 +75,7 @@ def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
     """Return each client's rows of the training split; kept on disk, for partitioning is slow."""
     labels = _splits(spec).train.labels
     dealing = replace(spec, path=None, validation=0.0, test=0.0, max_test=None)
-    dealing = replace(dealing, tokenizer=None, max_tokens=DatasetSpec.max_tokens)
+    dealing = replace(dealing, tokenizer=None, max_tokens=DatasetSpec.max_tokens, words=None)
     key = (dealing, hashlib.sha256(labels.tobytes()).hexdigest())
 
     def deal() -> Arrays:
@@ -77,20 +86,20 @@ def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
     return tuple(np.split(dealt["rows"], np.cumsum(dealt["sizes"])[:-1]))
 
 
-def _splits(spec: DatasetSpec) -> ImageSplits | TextSplits:
+def _splits(spec: DatasetSpec) -> ImageSplits | TextSplits | LanguageSplits:
+    if spec.holds == "language":
+        return load_language(spec)
     return load(spec) if spec.holds == "images" else load_texts(spec)
 
 
-def _parted(
-    split: ImageSplit | TextSplit, rows: Rows, spec: DatasetSpec, stream: int
-) -> ClientData:
+def _parted(split: Split, rows: Rows, spec: DatasetSpec, stream: int) -> ClientData:
     parts = split_parts(rows, spec, stream)
     return ClientData(*(_examples(split, spec, part) for part in parts))
 
 
-def _examples(
-    split: ImageSplit | TextSplit, spec: DatasetSpec, rows: Rows | None = None
-) -> Examples:
+def _examples(split: Split, spec: DatasetSpec, rows: Rows | None = None) -> Examples:
     if isinstance(split, ImageSplit):
         return ImageData.of(split, IMAGES[spec.name], rows)
+    if isinstance(split, LanguageSplit):
+        return LanguageData.of(split, LANGUAGE[spec.name], rows)
     return TextData.of(split, TEXTS[spec.name], rows)
