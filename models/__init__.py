@@ -22,6 +22,7 @@ from models import bert as _bert  # noqa: F401
 from models import efficientnet as _efficientnet  # noqa: F401
 from models import msdnet as _msdnet  # noqa: F401
 from models import resnet as _resnet  # noqa: F401
+from models import transformer as _transformer  # noqa: F401
 from models import vit as _vit  # noqa: F401
 
 __all__ = [

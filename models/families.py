@@ -41,8 +41,12 @@ class SlicedNetwork(nn.Module):
 
 
 Constructor = Callable[..., SlicedNetwork]
-InputKind = Literal["images", "tokens"]
-"""The kind of input: pixels [batch, channels, height, width], or token ids [batch, tokens]."""
+InputKind = Literal["images", "tokens", "language"]
+"""The kind of input: pixels [batch, channels, height, width], or token ids [batch, tokens].
+
+A network that reads language answers for every token, from those up to it: its classes are its
+tokens, too, and its logits are [batch x tokens, classes].
+"""
 
 
 @dataclass(frozen=True)
@@ -89,9 +93,7 @@ def register(
     def add(construct: Constructor) -> Constructor:
         if name in _FAMILIES:
             raise ValueError(f"a model named {name!r} is registered already")
-        _FAMILIES[name] = Family(
-            construct, units, own_exits, reads, stages, blocks, candidates
-        )
+        _FAMILIES[name] = Family(construct, units, own_exits, reads, stages, blocks, candidates)
         return construct
 
     return add
