@@ -31,6 +31,11 @@ class Task:
         return family(self.model).units
 
     @property
+    def tells_words(self) -> bool:
+        """Return whether the network is a language model."""
+        return family(self.model).reads == "language"
+
+    @property
     def whole(self) -> Slice:
         """Return the full network's slice, with the exits that are part of it."""
         own = family(self.model).own_exits

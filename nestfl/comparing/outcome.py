@@ -29,6 +29,7 @@ from nestfl.comparing.result_tables import (
     difference_of,
     difference_table,
     exit_tables,
+    perplexity_tables,
     target_table,
 )
 from nestfl.comparing.results import IMPROVING, Group, Result, grouped, score_names
@@ -110,7 +111,8 @@ class Outcome:
         """Return its tables: accuracies, exits, what a target took, differences."""
         if not self.groups:
             return []
-        found = [accuracy_table(self.groups), *exit_tables(self.groups)]
+        found = [accuracy_table(self.groups), *perplexity_tables(self.groups)]
+        found += exit_tables(self.groups)
         if self.target is not None:
             found.append(target_table(self.groups, self.target))
         if (differences := difference_table(self.groups, self.baseline)) is not None:

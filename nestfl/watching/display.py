@@ -62,8 +62,8 @@ class Bars:
             )
         done, of = state.replies or (0, None)
         self._progress.update(self._replies, total=of, completed=done)
-        parts = (state.loss, accuracies_part(state.accuracies), state.validation)
-        found = ", ".join(filter(None, parts))
+        scores = (accuracies_part(state.accuracies), state.perplexities, state.validation)
+        found = ", ".join(filter(None, (state.loss, *scores)))
         self._found.plain = "\n".join(filter(None, (lacks_line(state.lacks), found)))
 
 

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from server_app.record.files import METRICS_FILE, PROGRESS_FILE
-from server_app.record.round_line import accuracies_of, loss_part, validation_part
+from server_app.record.round_line import (
+    accuracies_of,
+    loss_part,
+    perplexities_part,
+    validation_part,
+)
 
 RECENT_ROUNDS = 5
 
@@ -59,6 +64,8 @@ class RunState:
     """The mean loss of the clients' training in that round, in words."""
     accuracies: dict[str, float] = field(default_factory=dict)
     """Each level's accuracy at the last evaluation, by its number, which may be marked."""
+    perplexities: str = ""
+    """Those of a language model, in words."""
     validation: str = ""
     """The score on the clients' validation parts at that evaluation, in words."""
     lacks: dict[str, str] = field(default_factory=dict)
@@ -89,6 +96,7 @@ class RunState:
         self.loss = loss_part(record) or self.loss
         if accuracies := accuracies_of(record):
             self.accuracies, self.validation = accuracies, validation_part(record)
+            self.perplexities = perplexities_part(record)
 
     def seconds_left(self) -> float | None:
         """Return the time of the rounds left, at the pace of the last few."""
