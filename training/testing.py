@@ -118,10 +118,15 @@ def evaluation_batches(data: Examples) -> Iterator[tuple[Tensor, Tensor]]:
     return data.batches(_batch_size(data), shuffle=True, generator=order)
 
 
+def largest_batch(answers: int) -> int:
+    """Return the most examples of a batch, where each has so many answers."""
+    return max(1, LARGEST_BATCH // answers)
+
+
 def _batch_size(data: Examples) -> int:
     """Return the size, over half of the largest, whose last batch is fullest."""
     examples = max(1, len(data))
-    largest = max(1, LARGEST_BATCH * examples // max(1, data.labels.numel()))
+    largest = largest_batch(max(1, data.labels.numel() // examples))
     if examples <= largest:
         return examples
     sizes = range(largest, largest // 2, -1)
