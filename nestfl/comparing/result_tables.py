@@ -106,12 +106,12 @@ def _perplexities(values: Sequence[float]) -> str:
 
 def _whole_names(groups: Sequence[Group]) -> list[str]:
     """Return the scores that are not of exits."""
-    return [name for name in score_names(groups) if "exit" not in name]
+    return [name for name in score_names(groups) if ", exit" not in name]
 
 
 def exit_tables(groups: Sequence[Group]) -> list[ResultTable]:
     """Return the accuracies of the exits of all levels that have several, where there are any."""
-    names = [name for name in score_names(groups) if "exit" in name]
+    names = [name for name in score_names(groups) if ", exit" in name]
     exits = list(dict.fromkeys(name.partition(", ")[2] for name in names))
     rows = []
     for group in groups:

@@ -63,12 +63,12 @@ def test_basic_english_is_torchtexts() -> None:
 
 
 def test_the_vocabulary_has_the_most_frequent_words_first() -> None:
-    words = "b a b c a b <unk> d".split()
+    words = ["b", "a", "b", "c", "a", "b", "<unk>", "d"]
     assert vocabulary(words, 5) == {"b": 0, "a": 1, "<unk>": 2, "c": 3, "d": 4}
     assert vocabulary(words, 3) == {"b": 0, "a": 1, "<unk>": 2}
     assert vocabulary(words, 2) == {"b": 0, "<unk>": 1}  # which stands for all others
     assert vocabulary(["a"], 2) == {"a": 0, "<unk>": 1}
-    assert numbered("a z b d".split(), vocabulary(words, 3)).tolist() == [1, 2, 0, 2]
+    assert numbered(["a", "z", "b", "d"], vocabulary(words, 3)).tolist() == [1, 2, 0, 2]
     with pytest.raises(DataError, match="the training text has 5 words, and words is 6: expected"):
         vocabulary(words, 6)
 
