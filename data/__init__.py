@@ -1,6 +1,16 @@
 """Data sets and their partitions: `client_data(DatasetSpec("digits", clients=20), 3).train`."""
 
-from data.catalog import CATALOG, IMAGES, TEXTS, DataError, DatasetFacts, ImageFacts, TextFacts
+from data.catalog import (
+    CATALOG,
+    IMAGES,
+    LANGUAGE,
+    TEXTS,
+    DataError,
+    DatasetFacts,
+    ImageFacts,
+    LanguageFacts,
+    TextFacts,
+)
 from data.clients import (
     ClientData,
     all_clients,
@@ -13,6 +23,8 @@ from data.examples import Examples
 from data.formats import ImageSplit
 from data.images import ImageData
 from data.inputs import Inputs, read_inputs
+from data.language import LanguageData, LanguageSplit
+from data.language_source import load_language
 from data.partition import partition
 from data.source import ImageSplits, load
 from data.spec import PARTITION_KINDS, DatasetSpec, PartitionKind
@@ -22,6 +34,7 @@ from data.texts import TextData, TextSplit
 __all__ = [
     "CATALOG",
     "IMAGES",
+    "LANGUAGE",
     "PARTITION_KINDS",
     "TEXTS",
     "ClientData",
@@ -34,6 +47,9 @@ __all__ = [
     "ImageSplit",
     "ImageSplits",
     "Inputs",
+    "LanguageData",
+    "LanguageFacts",
+    "LanguageSplit",
     "PartitionKind",
     "TextData",
     "TextFacts",
@@ -44,6 +60,7 @@ __all__ = [
     "device_data",
     "global_test",
     "load",
+    "load_language",
     "load_texts",
     "partition",
     "read_inputs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -66,6 +67,17 @@ class ImageFacts(DatasetFacts):
 @dataclass(frozen=True)
 class TextFacts(DatasetFacts):
     """A data set of texts."""
+
+
+@dataclass(frozen=True)
+class LanguageFacts(DatasetFacts):
+    """A running text, each of whose words is to be told from those before it.
+
+    Its classes are the words of a vocabulary, which is that of its training text.
+    """
+
+    words: Mapping[str, int]
+    """The size of the vocabulary, by the name of what makes words of a line (`data/words.py`)."""
 
 
 def _folded(class_name: str) -> str:
@@ -180,4 +192,19 @@ TEXTS = {
     )
 }
 
-CATALOG: dict[str, ImageFacts | TextFacts] = {**IMAGES, **TEXTS}
+LANGUAGE = {
+    facts.name: facts
+    for facts in (
+        LanguageFacts(
+            "wikitext2",
+            (),
+            {"whitespace": 33278, "basic-english": 28782},
+            hub=("Salesforce/wikitext", "wikitext-2-v1"),
+        ),
+        # The texts of `docstrings`, as one: how many words there are depends on the versions, but
+        # there are more than so many.
+        LanguageFacts("docstrings-words", (), {"whitespace": 2000, "basic-english": 2000}),
+    )
+}
+
+CATALOG: dict[str, ImageFacts | TextFacts | LanguageFacts] = {**IMAGES, **TEXTS, **LANGUAGE}

@@ -11,15 +11,19 @@ from pathlib import Path
 import numpy as np
 
 from data.cache import Arrays, cached_arrays
-from data.catalog import IMAGES, TEXTS, DataError
+from data.catalog import IMAGES, LANGUAGE, TEXTS, DataError
 from data.examples import Examples
 from data.formats import ImageSplit
 from data.images import ImageData
+from data.language import LanguageData, LanguageSplit
+from data.language_source import LanguageSplits, load_language
 from data.partition import Rows, like_a_client, partition, split_parts
 from data.source import ImageSplits, load, load_own
 from data.spec import DatasetSpec
 from data.text_source import TextSplits, load_own_texts, load_texts
 from data.texts import TextData, TextSplit
+
+Split = ImageSplit | TextSplit | LanguageSplit
 
 log = logging.getLogger("flwr")  # whose lines a SuperNode shows
 
@@ -61,6 +65,11 @@ def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
 
     It has no test split but its own: what the run asks of other clients is no matter here.
     """
+    if spec.holds == "language":
+        raise DataError(
+            f"{path}: a device's own text has a vocabulary of its own, and {spec.name} is one text "
+            "for all; give devices parts of it (partition-id and num-partitions)"
+        )
     if spec.local_test != "own":
         log.warning("local_test is %s, but this device tests on its own data", spec.local_test)
         spec = replace(spec, local_test="own")
@@ -84,7 +93,7 @@ def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
     labels = _splits(spec).train.labels
     dealing = replace(spec, path=None, validation=0.0, test=0.0, max_test=None, local_test="own")
     dealing = replace(dealing, local_test_examples=DatasetSpec.local_test_examples)
-    dealing = replace(dealing, tokenizer=None, max_tokens=DatasetSpec.max_tokens)
+    dealing = replace(dealing, tokenizer=None, max_tokens=DatasetSpec.max_tokens, words=None)
     key = (dealing, hashlib.sha256(labels.tobytes()).hexdigest())
 
     def deal() -> Arrays:
@@ -102,20 +111,20 @@ def _test_rows(spec: DatasetSpec, client: int) -> Rows:
     return like_a_client(own, splits.test.labels, spec, client)
 
 
-def _splits(spec: DatasetSpec) -> ImageSplits | TextSplits:
+def _splits(spec: DatasetSpec) -> ImageSplits | TextSplits | LanguageSplits:
+    if spec.holds == "language":
+        return load_language(spec)
     return load(spec) if spec.holds == "images" else load_texts(spec)
 
 
-def _parted(
-    split: ImageSplit | TextSplit, rows: Rows, spec: DatasetSpec, stream: int
-) -> ClientData:
+def _parted(split: Split, rows: Rows, spec: DatasetSpec, stream: int) -> ClientData:
     parts = split_parts(rows, spec, stream)
     return ClientData(*(_examples(split, spec, part) for part in parts))
 
 
-def _examples(
-    split: ImageSplit | TextSplit, spec: DatasetSpec, rows: Rows | None = None
-) -> Examples:
+def _examples(split: Split, spec: DatasetSpec, rows: Rows | None = None) -> Examples:
     if isinstance(split, ImageSplit):
         return ImageData.of(split, IMAGES[spec.name], rows)
+    if isinstance(split, LanguageSplit):
+        return LanguageData.of(split, LANGUAGE[spec.name], rows)
     return TextData.of(split, TEXTS[spec.name], rows)

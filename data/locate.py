@@ -23,7 +23,10 @@ from data.formats import (
     read_parquet,
 )
 
-VALIDATION = {"val", "validation", "dev"}
+VALIDATION = {"val", "valid", "validation", "dev"}
+
+LINES_SUFFIXES = (".tokens", ".tokens.gz", ".txt", ".parquet")
+"""Of files that hold a running text."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,20 @@ def locate_texts(path: Path, name: str) -> TextFiles:
     )
 
 
+def locate_language(path: Path, name: str) -> TextFiles:
+    """Find the files under `path` that hold the running text `name`: lines, or rows of parquet."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist: no {name} there")
+    for suffix in LINES_SUFFIXES:
+        files = TextFiles(*_by_split(path, suffix, name))
+        if files.train:
+            return files
+    raise DataError(
+        f"no text in {path}: expected *train*.tokens and *test*.tokens, also .tokens.gz or .txt, "
+        "or *train*.parquet and *test*.parquet with a column text"
+    )
+
+
 def _parquet(path: Path, name: str) -> SplitFiles | None:
     train, test, _ = _by_split(path, ".parquet", name)
     return SplitFiles(read_parquet, train, test) if train else None
@@ -105,7 +122,7 @@ def _by_split(
 ) -> tuple[tuple[Path, ...], tuple[Path, ...], tuple[Path, ...]]:
     """Sort files by the word in their names: to train (also without one), test and validate on."""
     if path.is_file():
-        return ((path,) if path.suffix == suffix else ()), (), ()
+        return ((path,) if path.name.endswith(suffix) else ()), (), ()
     files = _of_data_set(path.rglob(f"*{suffix}"), name)
     words = {file: set(re.findall("[a-z]+", file.stem.lower())) for file in files}
     train = tuple(file for file in files if "train" in words[file])

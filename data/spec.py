@@ -6,11 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from data.catalog import CATALOG, DataError, ImageFacts, TextFacts
+from data.catalog import CATALOG, DataError, ImageFacts, LanguageFacts, TextFacts
 
 PartitionKind = Literal["iid", "dirichlet", "classes", "sizes", "uneven"]
 PARTITION_KINDS: tuple[PartitionKind, ...] = get_args(PartitionKind)
 LocalTestKind = Literal["own", "global"]
+DEALT_BY_AMOUNT: tuple[PartitionKind, ...] = ("iid", "sizes", "uneven")
+"""Those that do not ask which class an example is of."""
+WHITESPACE = "whitespace"
+"""What makes words of a running text, unless another tokenizer is named."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +53,25 @@ class DatasetSpec:
     tokenizer: str | None = None
     """Whose tokens texts become: a folder or `tokenizer.json` of a pre-trained model, `hub:NAME`
     of one on Hugging Face, or `package:NAME` of a Python package that holds it. None and `hashed`
-    hash words."""
+    hash words. Of a running text: `whitespace` (None) takes words as they are there and ends lines,
+    `basic-english` is torchtext's."""
     max_tokens: int = 128
-    """Texts are cut off at this many tokens, those at their two ends included."""
+    """Texts are cut off at this many tokens, those at their two ends included. An example of a
+    running text has so many, and the word after each is its label."""
+    words: int | None = None
+    """The vocabulary of a running text: so many of the words that its training text has most
+    often, one of them for all others. None takes all that are published."""
 
     def __post_init__(self) -> None:
         _check_choice("data set", self.name, tuple(CATALOG))
         _check_choice("partition", self.partition, PARTITION_KINDS)
         if not (self.alpha > 0 and math.isfinite(self.alpha)):
             raise DataError(f"alpha is {self.alpha}: expected a finite number above 0")
-        if not 1 <= self.classes_per_client <= self.facts.num_classes:
+        if isinstance(self.facts, LanguageFacts):
+            self._check_language(self.facts)
+        elif self.words is not None:
+            raise DataError(f"words is {self.words}, but {self.name} is no running text")
+        elif not 1 <= self.classes_per_client <= self.facts.num_classes:
             raise DataError(
                 f"classes_per_client is {self.classes_per_client}: "
                 f"expected 1 to {self.facts.num_classes}, the classes of {self.name}"
@@ -99,14 +112,38 @@ class DatasetSpec:
         """Whether clients have something to test on."""
         return self.test > 0 or self.local_test == "global"
 
+    def _check_language(self, facts: LanguageFacts) -> None:
+        if self.partition not in DEALT_BY_AMOUNT:
+            raise DataError(
+                f"partition {self.partition} deals out by class, and the examples of {self.name}, "
+                f"a running text, have none; choose one of: {', '.join(DEALT_BY_AMOUNT)}"
+            )
+        if self.local_test != "own":
+            raise DataError(
+                f"local_test is {self.local_test}, which goes by classes, and the examples of "
+                f"{self.name}, a running text, have none: expected own"
+            )
+        _check_choice("tokenizer", self.tokenizer or WHITESPACE, tuple(facts.words))
+        if self.words is not None and self.words < 2:
+            raise DataError(f"words is {self.words}: expected at least 2")
+
     @property
-    def facts(self) -> ImageFacts | TextFacts:
+    def facts(self) -> ImageFacts | TextFacts | LanguageFacts:
         """Return what is known of the data set."""
         return CATALOG[self.name]
 
     @property
-    def holds(self) -> Literal["images", "tokens"]:
+    def num_classes(self) -> int:
+        """Return the number of classes: of a running text, the words of its vocabulary."""
+        if isinstance(self.facts, LanguageFacts):
+            return self.words or self.facts.words[self.tokenizer or WHITESPACE]
+        return self.facts.num_classes
+
+    @property
+    def holds(self) -> Literal["images", "tokens", "language"]:
         """Return the kind of input that a network reads of it."""
+        if isinstance(self.facts, LanguageFacts):
+            return "language"
         return "images" if isinstance(self.facts, ImageFacts) else "tokens"
 
     @property

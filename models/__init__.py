@@ -25,6 +25,7 @@ from models import mobilenetv2 as _mobilenetv2  # noqa: F401
 from models import msdnet as _msdnet  # noqa: F401
 from models import preresnet as _preresnet  # noqa: F401
 from models import resnet as _resnet  # noqa: F401
+from models import transformer as _transformer  # noqa: F401
 from models import vit as _vit  # noqa: F401
 
 __all__ = [

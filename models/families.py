@@ -41,8 +41,12 @@ class SlicedNetwork(nn.Module):
 
 
 Constructor = Callable[..., SlicedNetwork]
-InputKind = Literal["images", "tokens"]
-"""The kind of input: pixels [batch, channels, height, width], or token ids [batch, tokens]."""
+InputKind = Literal["images", "tokens", "language"]
+"""The kind of input: pixels [batch, channels, height, width], or token ids [batch, tokens].
+
+A network that reads language answers for every token, from those up to it: its classes are its
+tokens, too, and its logits are [batch x tokens, classes].
+"""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,11 @@ class Task:
         return family(self.model).units
 
     @property
+    def tells_words(self) -> bool:
+        """Return whether the network is a language model."""
+        return family(self.model).reads == "language"
+
+    @property
     def whole(self) -> Slice:
         """Return the full network's slice, with the exits that are part of it."""
         own = family(self.model).own_exits
@@ -46,7 +51,7 @@ class Task:
 
     def input(self, batch: int, device: torch.device | str = "cpu") -> Tensor:
         """Return a batch of the largest inputs there are; their values mean nothing."""
-        if family(self.model).reads == "tokens":
+        if family(self.model).reads != "images":
             return torch.ones(batch, self.tokens, dtype=torch.int64, device=device)
         size = self.image_size
         return torch.zeros(batch, self.in_channels, size, size, device=device)

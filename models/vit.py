@@ -113,6 +113,9 @@ class SelfAttention(nn.Module):
     That one does not call its `out_proj`, whose cost would so be overlooked.
     """
 
+    causal = False
+    """Whether a token attends to itself and those before it alone (`models/transformer.py`)."""
+
     def __init__(self, sizes: Sizes, dropout: float) -> None:
         super().__init__()
         self.heads, self.dropout = sizes.heads, dropout
@@ -129,7 +132,7 @@ class SelfAttention(nn.Module):
         fused = F.linear(x, self.in_proj_weight, self.in_proj_bias)
         q, k, v = fused.view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=self.causal)
         y: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         return y
 

@@ -7,7 +7,6 @@ What the server reads of a reply is here: `Profile.read`, `Trained.read`, `Evalu
 from __future__ import annotations
 
 import json
-import math
 import re
 import zlib
 from collections.abc import Mapping
@@ -49,8 +48,6 @@ MOST_STAGES = 100
 LONGEST_PROFILE, LONGEST_WORK = 2_000, 10**6
 """Bytes of JSON."""
 
-LARGEST_EXPONENT = 700.0
-"""Of e, whose power is a float."""
 
 Part = Literal["test", "validation"]
 """Of a client's data: what it may be asked to test a network on."""
@@ -230,11 +227,6 @@ class Personal:
 
     accuracy: float
     loss: float
-
-    @property
-    def perplexity(self) -> float:
-        """Of its answers, as language models are judged."""
-        return math.exp(self.loss) if self.loss < LARGEST_EXPONENT else math.inf
 
 
 @dataclass(frozen=True)

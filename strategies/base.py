@@ -204,8 +204,7 @@ class NestedStrategy(Method, Strategy):
             replace(each, personal=self.federation.tests_personally(each.client.number, round))
             for each in in_turn(self.assign(round, sampled), config or {})
         ]
-        language = self.federation.dataset.holds == "tokens"
-        self.tally = Tally(len(assigned), language=language)
+        self.tally = Tally(len(assigned), language=self.federation.task.tells_words)
         return self._counted(messages(self, "train", assigned, round))
 
     def _counted(

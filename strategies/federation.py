@@ -49,7 +49,7 @@ class ModelConfig:
     def task(self, data: DatasetSpec) -> Task:
         """Return the network for a data set."""
         options = tuple(sorted(self.options.items()))
-        return Task(self.name, data.facts.num_classes, options=options, **data.input_shape)
+        return Task(self.name, data.num_classes, options=options, **data.input_shape)
 
     def check(self, data: DatasetSpec) -> None:
         """Raise `ValueError` if there is no such network, by building it without memory."""

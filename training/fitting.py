@@ -29,7 +29,7 @@ class FitReport:
     """What local training did."""
 
     loss: float
-    """The mean over all examples of all epochs, each before its own step."""
+    """The mean over all labels of all epochs, each before its own step."""
     examples: int
     """The examples that the client has to train on: its weight in an average."""
     batches: int
@@ -112,7 +112,7 @@ def _batches(
     for inputs, labels in data.batches(
         settings.batch_size, shuffle=True, augment=settings.augment, generator=order
     ):
-        if len(labels) > 1:
+        if len(inputs) > 1:
             yield inputs, labels
         elif only_lone:
             yield torch.cat((inputs, inputs)), labels.repeat(2)

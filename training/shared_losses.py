@@ -36,4 +36,4 @@ def kl_divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0) ->
 
 def present_classes(labels: Tensor, num_classes: int) -> Tensor:
     """Return for each class whether any of the labels is of it."""
-    return torch.bincount(labels, minlength=num_classes) > 0
+    return torch.bincount(labels.flatten(), minlength=num_classes) > 0

@@ -106,6 +106,12 @@ class Report:
 def predict(request: Request, watch: Watch[Tensor] = unwatched) -> Report:
     """Answer as asked, and write what was asked for; `watch` sees each pass over batches."""
     level = load_level(request.run, request.level, request.best)
+    if level.dataset.holds == "language":
+        raise PredictError(
+            f"{request.run} trained a language model on {level.dataset.name}, which has an answer "
+            "for every word: nestfl predict is for images and texts of one class each; `nestfl "
+            "report` shows its perplexity"
+        )
     if level.untrained:
         Console(stderr=True).out(
             f"nestfl predict: warning: level {level.number} is untrained: no client had trained it "

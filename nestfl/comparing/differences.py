@@ -24,6 +24,9 @@ FEWEST_SEEDS = 3
 
 Verdict = Literal["better", "worse", "no difference shown", "too few seeds"]
 
+TURNED: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
+"""Of a score that is to be low."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -36,7 +39,11 @@ class Difference:
     verdict: Verdict
 
 
-def difference(ours: Mapping[str | None, float], theirs: Mapping[str | None, float]) -> Difference:
+def difference(
+    ours: Mapping[str | None, float],
+    theirs: Mapping[str | None, float],
+    lower_is_better: bool = False,
+) -> Difference:
     """Return how much more `ours` is than `theirs`, over the seeds that both have."""
     seeds = [seed for seed in ours if seed in theirs]
     if not seeds:
@@ -46,7 +53,10 @@ def difference(ours: Mapping[str | None, float], theirs: Mapping[str | None, flo
     if len(deltas) < 2:
         return Difference(mean, mean, mean, len(deltas), "too few seeds")
     low, high = _interval(deltas)
-    return Difference(mean, low, high, len(deltas), _verdict(deltas, low, high))
+    verdict = _verdict(deltas, low, high)
+    if lower_is_better:
+        verdict = TURNED.get(verdict, verdict)
+    return Difference(mean, low, high, len(deltas), verdict)
 
 
 def _interval(deltas: np.ndarray) -> tuple[float, float]:

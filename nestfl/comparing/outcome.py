@@ -31,7 +31,7 @@ from nestfl.comparing.result_tables import (
     difference_table,
     drop_table,
     exit_tables,
-    perplexity_table,
+    perplexity_tables,
     target_table,
 )
 from nestfl.comparing.results import IMPROVING, Group, Result, grouped, score_names
@@ -113,8 +113,9 @@ class Outcome:
         """Return its tables: accuracies, exits, what attacks and a target took, differences."""
         if not self.groups:
             return []
-        found = [accuracy_table(self.groups), *exit_tables(self.groups)]
-        found += filter(None, (perplexity_table(self.groups), drop_table(self.groups)))
+        found = [accuracy_table(self.groups), *perplexity_tables(self.groups)]
+        found += exit_tables(self.groups)
+        found += filter(None, [drop_table(self.groups)])
         if self.target is not None:
             found.append(target_table(self.groups, self.target))
         if (differences := difference_table(self.groups, self.baseline)) is not None:

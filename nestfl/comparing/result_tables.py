@@ -18,6 +18,7 @@ from nestfl.comparing.drops import drops_of
 from nestfl.comparing.fairness import COST_NAMES, Costs
 from nestfl.comparing.results import Group, Spent, score_names
 from server_app.report.tables import Table
+from training.perplexity import is_perplexity, shown
 
 PLAIN_WIDTH = 160
 """Columns where there is no terminal to ask."""
@@ -67,7 +68,7 @@ def cost_table(methods: Sequence[Costs], notes: Sequence[str] = ()) -> ResultTab
 
 def accuracy_table(groups: Sequence[Group]) -> ResultTable:
     """Return the final accuracies of all groups, but for the exits."""
-    names = [name for name in score_names(groups) if "exit" not in name]
+    names = [name for name in _whole_names(groups) if not is_perplexity(name)]
     rows = []
     for group in groups:
         cells = [mean_and_deviation(list(group.values(name).values())) for name in names]
@@ -83,9 +84,35 @@ def accuracy_table(groups: Sequence[Group]) -> ResultTable:
     )
 
 
+def perplexity_tables(groups: Sequence[Group]) -> list[ResultTable]:
+    """Return the final perplexities of all groups, where they are of language models."""
+    names = [name for name in _whole_names(groups) if is_perplexity(name)]
+    if not names:
+        return []
+    rows = [
+        [group.name, *(_perplexities(list(group.values(name).values())) for name in names)]
+        for group in groups
+    ]
+    columns = ["", *(name.rpartition(" ")[0] for name in names)]
+    note = "The lower, the better; worst is the highest. Of clients it is the mean of their own."
+    return [ResultTable(f"Perplexity, {_over(groups)}", columns, rows, [note])]
+
+
+def _perplexities(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    mean = shown(statistics.fmean(values))
+    return f"{mean} ± {shown(statistics.stdev(values))}" if len(values) > 1 else mean
+
+
+def _whole_names(groups: Sequence[Group]) -> list[str]:
+    """Return the scores that are not of exits."""
+    return [name for name in score_names(groups) if ", exit" not in name]
+
+
 def exit_tables(groups: Sequence[Group]) -> list[ResultTable]:
     """Return the accuracies of the exits of all levels that have several, where there are any."""
-    names = [name for name in score_names(groups) if "exit" in name]
+    names = [name for name in score_names(groups) if ", exit" in name]
     exits = list(dict.fromkeys(name.partition(", ")[2] for name in names))
     rows = []
     for group in groups:
@@ -124,7 +151,7 @@ def _amounts(reached: Sequence[Spent]) -> list[str]:
 
 def difference_table(groups: Sequence[Group], baseline: Mapping[str, str]) -> ResultTable | None:
     """Return how each group differs from its baseline; None where there is no pair of runs."""
-    names = [name for name in score_names(groups) if "exit" not in name]
+    names = _whole_names(groups)
     rows = []
     for group in groups:
         if (base := baseline_of(group, groups, baseline)) is None:
@@ -132,10 +159,11 @@ def difference_table(groups: Sequence[Group], baseline: Mapping[str, str]) -> Re
         for name in names:
             found = difference_of(group, base, name)
             if found is not None:
+                unit = 1 if is_perplexity(name) else 100
                 rows.append([
                     f"{group.name}: {name}",
-                    f"{100 * found.mean:+.1f}",
-                    f"{100 * found.low:+.1f} to {100 * found.high:+.1f}",
+                    f"{unit * found.mean:+.1f}",
+                    f"{unit * found.low:+.1f} to {unit * found.high:+.1f}",
                     str(found.pairs),
                     found.verdict,
                 ])  # fmt: skip
@@ -147,7 +175,9 @@ def difference_table(groups: Sequence[Group], baseline: Mapping[str, str]) -> Re
         ["", "mean", "95 % interval", "seeds", "verdict"],
         rows,
         ["Bootstrap interval of the mean; a verdict takes three seeds, an interval without 0, and "
-         "a paired t-test that agrees."],
+         "a paired t-test that agrees.",
+         *(["Perplexities are no percents, and better where they are lower."]
+           if any(map(is_perplexity, names)) else [])],
     )  # fmt: skip
 
 
@@ -170,23 +200,12 @@ def drop_table(groups: Sequence[Group]) -> ResultTable | None:
     )  # fmt: skip
 
 
-def perplexity_table(groups: Sequence[Group]) -> ResultTable | None:
-    """Return the perplexities of what clients have trained; None where none was tested."""
-    rows = []
-    for group in groups:
-        found = [each.perplexity for each in group.results]
-        known = [value for value in found if value is not None]
-        if known:
-            deviation = f" ± {statistics.stdev(known):.3g}" if len(known) > 1 else ""
-            rows.append([group.name, str(len(known)), f"{_mean(known):.4g}{deviation}"])
-    heading = "Perplexity of what clients have trained, before it is averaged"
-    return ResultTable(heading, ["", "seeds", "perplexity"], rows) if rows else None
-
-
 def difference_of(group: Group, base: Group, score: str) -> Difference | None:
     """Return how a score differs from the baseline's; None where no seed has both."""
     ours, theirs = group.values(score), base.values(score)
-    return difference(ours, theirs) if ours.keys() & theirs.keys() else None
+    if not ours.keys() & theirs.keys():
+        return None
+    return difference(ours, theirs, lower_is_better=is_perplexity(score))
 
 
 def default_target(groups: Sequence[Group]) -> float | None:

@@ -16,6 +16,7 @@ import numpy as np
 from nestfl.comparing.trials import Trial, short_name
 from server_app.record.files import METRICS_FILE, SUMMARY_FILE
 from server_app.record.metrics import RoundMetrics, read_metrics
+from training.perplexity import PERPLEXITY, is_perplexity, perplexity_of
 
 SCORES = ("worst", "mean", "local", "global", "personal", "best")
 """Of all levels; personal is of what clients have trained before it is averaged, and best is the
@@ -50,13 +51,22 @@ class Result:
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """Its final accuracies by name: those of all levels, then each level's and each exit's."""
-        known = {**self.summary, "best": self.summary.get("best", {}).get("mean")}
-        found = {name: known[name] for name in SCORES if known.get(name) is not None}
+        """Its final accuracies by name: those of all levels, then each level's and each exit's.
+
+        Those of a language model have their perplexities beside them: "mean perplexity".
+        """
+        best = self.summary.get("best", {})
+        known = {**self.summary, "best": best.get("mean")}
+        known[perplexity_of("best")] = best.get(perplexity_of("mean"))
+        names = {name: name for name in SCORES}
+        names |= {f"{name} {PERPLEXITY}": perplexity_of(name) for name in SCORES}
+        found = {name: known[key] for name, key in names.items() if known.get(key) is not None}
         for number, level in self.summary["levels"].items():
             if level.get("accuracy") is None:
                 continue
             found[f"level {number}"] = level["accuracy"]
+            if (perplexity := level.get(PERPLEXITY)) is not None:
+                found[f"level {number} {PERPLEXITY}"] = perplexity
             exits = level.get("exits", {})
             if len(exits) > 1:
                 for unit, scores in exits.items():
@@ -69,11 +79,6 @@ class Result:
         numbers = [name for name in self.summary["levels"] if name.isdecimal()]
         last = max(numbers, key=int, default=None)
         return None if last is None else self.scores.get(f"level {last}")
-
-    @property
-    def perplexity(self) -> float | None:
-        """The mean of what clients have trained on texts of their own, if it was tested."""
-        return self.summary.get("perplexity")
 
     @property
     def curve(self) -> list[tuple[int, float]]:
@@ -161,14 +166,17 @@ def grouped(results: Sequence[Result]) -> list[Group]:
 
 
 def score_names(groups: Sequence[Group]) -> list[str]:
-    """Return the scores that any run has: the four of all levels, then each level and exit."""
-    names = dict.fromkeys(
-        name for group in groups for result in group.results for name in result.scores
-    )
-    return [*(name for name in SCORES if name in names), *sorted(names.keys() - SCORES, key=_order)]
+    """Return the scores that any run has: those of all levels, then each level and exit.
+
+    Perplexities come after the accuracies.
+    """
+    names = {name for group in groups for result in group.results for name in result.scores}
+    return sorted(names, key=_order)
 
 
-def _order(name: str) -> tuple[bool, list[tuple[bool, int, str]]]:
+def _order(name: str) -> tuple[bool, int, bool, list[tuple[bool, int, str]]]:
     """Sort levels and exits by their numbers, exits behind all levels."""
     words = name.replace(",", "").split()
-    return "exit" in words, [(not w.isdecimal(), int(w) if w.isdecimal() else 0, w) for w in words]
+    place = SCORES.index(words[0]) if words[0] in SCORES else len(SCORES)
+    numbers = [(not w.isdecimal(), int(w) if w.isdecimal() else 0, w) for w in words]
+    return is_perplexity(name), place, "exit" in words, numbers

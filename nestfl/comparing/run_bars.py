@@ -80,7 +80,7 @@ class RunBars:
                 )
             state = each.state
             if state.rounds is not None:
-                note = accuracies_part(state.accuracies)
+                note = state.perplexities or accuracies_part(state.accuracies)
                 self._bars.update(
                     self._tasks[each.trial], total=state.rounds, completed=state.round, note=note
                 )

@@ -120,11 +120,12 @@ def training_memory(config: Config) -> int:
     No slice takes more, and to count the full network needs no plan, whose search takes seconds.
     """
     from strategies.levels.cost import cost
-    from training.testing import LARGEST_BATCH
+    from training.testing import largest_batch
 
     task = config.task
     trained = cost(task, task.whole, config.train.batch_size)
-    evaluated = LIVE_OUTPUTS * LARGEST_BATCH * _largest_output(task)
+    batch = largest_batch(task.tokens if task.tells_words else 1)
+    evaluated = LIVE_OUTPUTS * batch * _largest_output(task)
     activations = max(2 * trained.memory, evaluated)  # a gradient for each that is kept
     return CUDA_CONTEXT + COPIES * BYTES * trained.parameters + activations
 

@@ -62,9 +62,8 @@ class Bars:
             )
         done, of = state.replies or (0, None)
         self._progress.update(self._replies, total=of, completed=done)
-        accuracies = accuracies_part(state.accuracies)
-        parts = (state.loss, state.personal, accuracies, state.validation)
-        found = ", ".join(filter(None, parts))
+        scores = (accuracies_part(state.accuracies), state.perplexities, state.validation)
+        found = ", ".join(filter(None, (state.loss, state.personal, *scores)))
         self._found.plain = "\n".join(filter(None, (warnings_of(state), found)))
 
 

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from server_app.record.files import METRICS_FILE, PROGRESS_FILE
-from server_app.record.round_line import accuracies_of, loss_part, personal_part, validation_part
+from server_app.record.round_line import (
+    accuracies_of,
+    loss_part,
+    perplexities_part,
+    personal_part,
+    validation_part,
+)
 
 RECENT_ROUNDS = 5
 
@@ -61,6 +67,8 @@ class RunState:
     """The score of what clients have trained on their own test parts, in words."""
     accuracies: dict[str, float] = field(default_factory=dict)
     """Each level's accuracy at the last evaluation, by its number, which may be marked."""
+    perplexities: str = ""
+    """Those of a language model, in words."""
     validation: str = ""
     """The score on the clients' validation parts at that evaluation, in words."""
     lacks: dict[str, str] = field(default_factory=dict)
@@ -95,6 +103,7 @@ class RunState:
         self.personal = personal_part(record) or self.personal
         if accuracies := accuracies_of(record):
             self.accuracies, self.validation = accuracies, validation_part(record)
+            self.perplexities = perplexities_part(record)
 
     def seconds_left(self) -> float | None:
         """Return the time of the rounds left, at the pace of the last few."""

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from server_app.record import checkpoint
 from server_app.record.checkpoint import BEST, FOLDER, Checkpoint, CheckpointError
+from training.perplexity import perplexity_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 SCORE = "validation"
-"""The metric that rounds are compared by."""
+"""The metric that rounds are compared by: the accuracy, or a language model's perplexity."""
 
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+
+
+def worth_of(metrics: Mapping[str, Any]) -> float | None:
+    """Return what a round is worth, the higher the better; None where clients did not validate."""
+    accuracy: float | None = metrics.get(SCORE)
+    if perplexity_of(SCORE) not in metrics:
+        return accuracy
+    value: float | None = metrics[perplexity_of(SCORE)]
+    return -math.inf if value is None else -value  # null: it was infinite
 
 
 class BestCheckpoint:
@@ -33,10 +44,11 @@ class BestCheckpoint:
         self, metrics: Mapping[str, Any], tensors: Callable[[], Mapping[str, Tensor]]
     ) -> None:
         """Keep a round if it is the best so far; `tensors` returns its state."""
-        score = metrics.get(SCORE)
+        score = worth_of(metrics)
+        best = worth_of(self.metrics or {})
         if score is None:
             self._say_what_lacks(metrics)
-        elif self.metrics is None or score > self.metrics[SCORE]:
+        elif best is None or score > best:
             state = {"metrics": dict(metrics)}
             checkpoint.write(self.file, metrics["round"], tensors(), state)
             self.metrics = metrics

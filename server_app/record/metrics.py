@@ -5,7 +5,8 @@
      "levels": {"1": {"exits": {"6": {"accuracy": 0.9, "loss": 0.3}}, "accuracy": 0.9}},
      "worst": 0.9, "mean": 0.9, "local": 0.92, "global": 0.91, "validation": 0.91}
 
-All but the round may be absent. Accuracies are shares.
+All but the round may be absent. Accuracies are shares. A language model has perplexities beside
+them: "perplexity" of a level and an exit, and else "mean_perplexity", "local_perplexity" and so on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, TypedDict
 class ExitMetrics(TypedDict, total=False):
     accuracy: float
     loss: float
+    perplexity: float  # of a language model
 
 
 # The functional form, because `global` is a word of Python's.
@@ -33,6 +35,10 @@ LevelMetrics = TypedDict(
         "global": float,  # the same of the full model
         "validation": float,  # as local, on their validation parts
         "personal": float,  # in a summary alone: as local, of what they have trained themselves
+        "perplexity": float,  # these, where it is a language model; the lower, the better
+        "local_perplexity": float,
+        "global_perplexity": float,
+        "validation_perplexity": float,
         "lack": str,  # "untrained" or "no client", if nobody holds it (fleet/coverage.py)
     },
     total=False,
@@ -106,6 +112,11 @@ RoundMetrics = TypedDict(
         "global": float,
         "scores": dict[str, dict[str, float]],  # by kind ("local", "global"...): each client's own
         "validation": float,  # mean over the levels; the best round has the highest
+        "worst_perplexity": float,  # the highest of the levels
+        "mean_perplexity": float,
+        "local_perplexity": float,  # mean over all clients of their own
+        "global_perplexity": float,
+        "validation_perplexity": float,  # the best round has the lowest
     },
     total=False,
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from server_app.record.metrics import score_of
+from training.perplexity import perplexity_of, shown
 
 
 def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
@@ -15,8 +16,8 @@ def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
         parts.append(f"{clients.get('replied')}/{clients.get('sampled')} replies")
         lost = {fault: _count(clients.get(fault)) for fault in ("refused", "failed")}
         parts += [f"{number} {fault}" for fault, number in lost.items() if number]
-    parts += [loss_part(record), personal_part(record)]
-    parts += [accuracies_part(accuracies_of(record)), validation_part(record)]
+    parts += [loss_part(record), personal_part(record), accuracies_part(accuracies_of(record))]
+    parts += [perplexities_part(record), validation_part(record)]
     if isinstance(seconds := record.get("seconds"), (int, float)):
         parts.append(f"{seconds:.1f} s")
     return ", ".join(filter(None, parts))
@@ -40,10 +41,20 @@ def accuracies_part(accuracies: Mapping[str, float]) -> str:
     return "accuracy of level " + ", ".join(shown) if shown else ""
 
 
+def perplexities_part(record: Mapping[str, Any]) -> str:
+    """Tell the levels' perplexities; nothing where it is no language model."""
+    name = perplexity_of("accuracy")
+    found = [f"{level}: {shown(value)}" for level, value in _scores_of(record, name).items()]
+    return "perplexity of level " + ", ".join(found) if found else ""
+
+
 def validation_part(record: Mapping[str, Any]) -> str:
     """Tell the score that rounds are compared by; nothing where clients did not validate."""
-    score = record.get("validation")
-    return f"validation {100 * score:.1f} %" if isinstance(score, (int, float)) else ""
+    score, perplexity = record.get("validation"), record.get(perplexity_of("validation"))
+    if not isinstance(score, (int, float)):
+        return ""
+    beside = f" and {shown(perplexity)}" if isinstance(perplexity, (int, float)) else ""
+    return f"validation {100 * score:.1f} %{beside}"
 
 
 def accuracies_of(record: Mapping[str, Any]) -> dict[str, float]:
@@ -51,13 +62,17 @@ def accuracies_of(record: Mapping[str, Any]) -> dict[str, float]:
 
     A level that nobody holds is marked: "4 (untrained)".
     """
+    return _scores_of(record, "accuracy")
+
+
+def _scores_of(record: Mapping[str, Any], score: str) -> dict[str, float]:
     levels = record.get("levels")
     if not isinstance(levels, Mapping):
         return {}
     return {
-        f"{level} ({values['lack']})" if "lack" in values else str(level): float(values["accuracy"])
+        f"{level} ({values['lack']})" if "lack" in values else str(level): float(values[score])
         for level, values in levels.items()
-        if isinstance(values, Mapping) and isinstance(values.get("accuracy"), (int, float))
+        if isinstance(values, Mapping) and isinstance(values.get(score), (int, float))
     }
 
 

@@ -13,11 +13,16 @@ from rich.table import Table
 
 from server_app.record.metrics import PersonalMetrics, RoundMetrics, score_of
 from server_app.record.run_record import RunRecord
+from training.perplexity import perplexity_of, shown
 
 ASK_SUMS = ("asked", "answered", "down", "up")
 SCORES = ("worst", "mean", "local", "global", "personal", "validation")
-BEST = ("round", "validation", "worst", "mean")
+PERPLEXITIES = {name: perplexity_of(name) for name in SCORES}
+"""Of language models, beside the accuracies."""
+BEST = ("round", *(name for score in ("validation", "worst", "mean")
+                   for name in (score, PERPLEXITIES[score])))  # fmt: skip
 """What is told of the best round."""
+KEPT = {*SCORES, *PERPLEXITIES.values()}
 PLAIN_WIDTH = 120
 """Columns where there is no terminal to ask."""
 
@@ -51,7 +56,7 @@ def summarise(
         "levels": {},
     }
     for line in lines:
-        scores = {name: score_of(line, name) for name in SCORES}
+        scores = {name: score_of(line, name) for name in KEPT}
         summary |= {name: value for name, value in scores.items() if value is not None}
         _add_personal(summary, line.get("personal", {}))
         for level, metrics in line.get("levels", {}).items():
@@ -68,10 +73,14 @@ def summarise(
 
 def _add_personal(summary: dict[str, Any], personal: PersonalMetrics) -> None:
     """Keep each level's accuracy as its clients tested it, and the perplexity, if there is one."""
+    name = perplexity_of("personal")
     if personal.get("perplexity") is not None:
-        summary["perplexity"] = personal["perplexity"]
+        summary[name] = personal["perplexity"]
     for level, found in personal.get("levels", {}).items():
-        summary["levels"].setdefault(level, {})["personal"] = found.get("accuracy")
+        known = summary["levels"].setdefault(level, {})
+        known["personal"] = found.get("accuracy")
+        if "perplexity" in found:
+            known[name] = found["perplexity"]
 
 
 def show(record: RunRecord, summary: Mapping[str, Any], console: Console | None = None) -> None:
@@ -98,15 +107,19 @@ def _table(levels: Mapping[str, Any], plain: bool) -> Table:
     exits = sorted({unit for level in levels.values() for unit in level.get("exits", {})}, key=int)
     on_clients = [score for score in ("local", "global", "personal") if _any_has(levels, score)]
     start = ["start"] if _any_has(levels, "start") else []
+    perplexities = [perplexity_of(score) for score in ("accuracy", *on_clients)]
+    perplexities = [name for name in perplexities if _any_has(levels, name)]
     table = Table(box=None if plain else box.SIMPLE_HEAD)
-    for column in ("level", *start, *(f"exit {unit}" for unit in exits), "accuracy", *on_clients):
+    names = (*start, *(f"exit {unit}" for unit in exits), "accuracy", *on_clients, *perplexities)
+    for column in ("level", *(name.replace("_", " ") for name in names)):
         table.add_column(column, justify="right")
     for number in sorted(levels, key=_by_number):
         level = levels[number]
         by_exit = [level.get("exits", {}).get(unit, {}).get("accuracy") for unit in exits]
         at_start = [level.get(score) for score in start]
         scores = [level.get(score) for score in ("accuracy", *on_clients)]
-        cells = map(_percent, (*at_start, *by_exit, *scores))
+        cells = [*map(_percent, (*at_start, *by_exit, *scores))]
+        cells += [shown(level.get(name)) for name in perplexities]
         table.add_row(f"{level.get('lack', '')} {number}".strip(), *cells)
     return table
 
@@ -114,10 +127,12 @@ def _table(levels: Mapping[str, Any], plain: bool) -> Table:
 def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
     if scores := _scores(summary):
         yield f"accuracy:    {scores}"
-    if (perplexity := summary.get("perplexity")) is not None:
-        yield f"perplexity:  {perplexity:.4g} personal"
+    if perplexities := _perplexities(summary):
+        yield f"perplexity:  {perplexities}"
     if best := summary.get("best"):
         yield f"best:        after round {best['round']}: {_scores(best)}"
+        if perplexities := _perplexities(best):
+            yield f"             perplexity {perplexities}"
     if lacking := [number for number, level in summary["levels"].items() if "lack" in level]:
         yield f"left out:    level {', '.join(lacking)} of worst and mean, for no client holds it"
     clients, asked, traffic = summary["clients"], summary["asked"], summary["bytes"]
@@ -134,6 +149,11 @@ def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
 
 def _scores(found: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {_percent(found[name])}" for name in SCORES if name in found)
+
+
+def _perplexities(found: Mapping[str, Any]) -> str:
+    known = {score: found.get(name) for score, name in PERPLEXITIES.items()}
+    return ", ".join(f"{score} {shown(each)}" for score, each in known.items() if each is not None)
 
 
 def _lost(counts: Mapping[str, Any], what: str) -> list[str]:

@@ -79,6 +79,7 @@ class Scale:
 
 
 ACCURACY = Scale("accuracy", "percent")
+PERPLEXITY = Scale("perplexity")
 
 
 def axis_of(values: Sequence[float], start: float, end: float, room: float = 0.0) -> Axis:
@@ -139,6 +140,7 @@ def svg_of(
     across: Axis | None = None,
     up: Axis | None = None,
     x: Scale | None = None,
+    y: Scale = ACCURACY,
     height: float = HEIGHT,
 ) -> Markup:
     """Return the drawing; with axes, the script can tell the values at any place."""
@@ -151,6 +153,7 @@ def svg_of(
         )
         known = f' data-axes="{ends}" data-label="{escape(x.label)}" data-unit="{escape(x.unit)}"'
         known += ' data-whole=""' if x.whole else ""
+        known += ' data-plain=""' if y.format != "percent" else ""
     return Markup(
         f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(title)}"{known}>'
         f"{''.join(drawn)}</svg>"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from server_app.report.amounts import amount, duration, percent
 from server_app.report.client_section import worst_tenth
 from server_app.report.grouping import Group
+from training.perplexity import perplexity_of, shown
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ def cards_of(group: Group) -> list[Card]:
         for score in ("mean", "worst", *runs[0].kinds)
         if any(run.summary.get(score) is not None for run in runs)
     ]  # fmt: skip
+    for score in ("mean", "local"):
+        perplexities = group.mean([run.summary.get(perplexity_of(score)) for run in runs])
+        if perplexities is not None:
+            cards.append(Card(f"{score} perplexity", shown(perplexities), notes[score]))
     best = [run.best_mean for run in runs]
     if any(value is not None for value in best) and not runs[0].at_best:
         rounds = ", ".join(str(run.best_round) for run in runs)

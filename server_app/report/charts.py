@@ -47,13 +47,13 @@ class Series:
     """Places, and from where to where."""
 
 
-def line_chart(series: Sequence[Series], x: Scale, title: str) -> Markup:
-    """Draw lines of accuracy over something that was spent."""
+def line_chart(series: Sequence[Series], x: Scale, title: str, y: Scale = ACCURACY) -> Markup:
+    """Draw lines of accuracy, or of another score, over something that was spent."""
     points = [point for each in series for point in each.points]
     edges = [value for each in series for _, *ends in each.band for value in ends]
     across = axis_of([p[0] for p in points], LEFT, WIDTH - RIGHT)
     up = accuracy_axis([*(p[1] for p in points), *edges])
-    drawn = [frame(across, up, x, ACCURACY)]
+    drawn = [frame(across, up, x, y)]
     for each in series:
         if each.band:
             there = [(place, high) for place, _, high in each.band]
@@ -71,7 +71,7 @@ def line_chart(series: Sequence[Series], x: Scale, title: str) -> Markup:
         )
         if len(each.points) <= 2:
             drawn += [_dot(across, up, point, each.colour, each.name) for point in each.points]
-    return svg_of(title, drawn, across, up, x)
+    return svg_of(title, drawn, across, up, x, y)
 
 
 @dataclass(frozen=True)

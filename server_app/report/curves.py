@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from server_app.record.metrics import score_of
 from server_app.report.amounts import amount, percent
-from server_app.report.axes import Scale
+from server_app.report.axes import ACCURACY, PERPLEXITY, Scale
 from server_app.report.charts import (
     Dot,
     Front,
@@ -22,6 +22,7 @@ from server_app.report.charts import (
 )
 from server_app.report.grouping import Group, over_runs
 from server_app.report.run_data import Spent
+from training.perplexity import perplexity_of
 
 SCALES: dict[Spent, Scale] = {
     "rounds": Scale("round", whole=True),
@@ -51,9 +52,9 @@ class Figure:
     charts: Mapping[str, Markup]
 
 
-def level_pick(level: str) -> Pick:
-    """Return what finds a level's accuracy in a round's line."""
-    return lambda line: line.get("levels", {}).get(level, {}).get("accuracy")
+def level_pick(level: str, score: str = "accuracy") -> Pick:
+    """Return what finds a level's accuracy, or another score, in a round's line."""
+    return lambda line: line.get("levels", {}).get(level, {}).get(score)
 
 
 def exit_pick(level: str, unit: str) -> Pick:
@@ -89,6 +90,27 @@ def accuracy_figures(groups: Sequence[Group]) -> list[Figure]:
     return _figures(wanted)
 
 
+def perplexity_figures(groups: Sequence[Group]) -> list[Figure]:
+    """Return the curves of language models: of one group's levels, or of several groups' means."""
+    if len(groups) > 1:
+        scores = {"mean of the levels": "mean", "clients' own level": "local"}
+        wanted: dict[str, list[Line]] = {
+            f"Perplexity: {title}": [
+                (number, group.name, group, score_pick(perplexity_of(score)))
+                for number, group in enumerate(groups)
+            ]
+            for title, score in scores.items()
+        }
+        return _figures(wanted, PERPLEXITY)
+    (group,) = groups
+    name = perplexity_of("accuracy")
+    lines: list[Line] = [
+        (number, f"level {level}", group, level_pick(level, name))
+        for number, level in enumerate(group.runs[0].levels)
+    ]
+    return _figures({"Perplexity: all levels": lines}, PERPLEXITY)
+
+
 def _figures_of_groups(groups: Sequence[Group]) -> list[Figure]:
     runs = [run for group in groups for run in group.runs]
     kinds = list(dict.fromkeys(kind for run in runs for kind in run.kinds))
@@ -104,21 +126,22 @@ def _figures_of_groups(groups: Sequence[Group]) -> list[Figure]:
     )
 
 
-def _figures(wanted: Mapping[str, Sequence[Line]]) -> list[Figure]:
+def _figures(wanted: Mapping[str, Sequence[Line]], y: Scale = ACCURACY) -> list[Figure]:
     """Draw lines under their titles; where nothing is known, there is no figure."""
-    room = ALL_POINTS // sum(map(len, wanted.values()))
+    room = ALL_POINTS // max(1, sum(map(len, wanted.values())))
     most = max(FEWEST_POINTS, min(MOST_POINTS, room))
-    figures = [_figure(title, lines, most) for title, lines in wanted.items()]
+    figures = [_figure(title, lines, most, y) for title, lines in wanted.items()]
     return [figure for figure in figures if figure.charts]
 
 
-def _figure(title: str, lines: Sequence[Line], most: int) -> Figure:
+def _figure(title: str, lines: Sequence[Line], most: int, y: Scale) -> Figure:
     charts, legend = dict[str, Markup](), Legend()
     for spent, scale in SCALES.items():
         drawn = [_series(*line, spent, most) for line in lines]
         series = [each for each in drawn if each.points]
         if series:
-            charts[spent] = line_chart(series, scale, f"{title}: accuracy by {scale.label}")
+            told = f"{title}: {y.label} by {scale.label}"
+            charts[spent] = line_chart(series, scale, told, y)
             legend = legend or [(each.colour, each.name) for each in series]
     return Figure(title, legend, charts)
 

@@ -13,7 +13,13 @@ from server_app.config.typed import ConfigError
 from server_app.record.files import write_text
 from server_app.report.cards import Card, cards_of
 from server_app.report.client_section import spread_figures, spread_table
-from server_app.report.curves import Figure, Legend, accuracy_figures, front_figure
+from server_app.report.curves import (
+    Figure,
+    Legend,
+    accuracy_figures,
+    front_figure,
+    perplexity_figures,
+)
 from server_app.report.fault_section import faults_chart, faults_sentence, faults_tables
 from server_app.report.figure_files import write_figures
 from server_app.report.fleet_section import Fleet, fleets, levels_costs
@@ -28,6 +34,7 @@ from server_app.report.tables import (
     differences_table,
     groups_table,
     levels_table,
+    perplexity_tables,
 )
 from server_app.report.template import TEMPLATE
 
@@ -157,8 +164,11 @@ def page_of(
         warnings=warnings(read),
         tables=tables,
         cards=cards_of(groups[0]) if alone else [],
-        results=[levels_table(groups[0])] if alone else [groups_table(groups)],
-        figures=accuracy_figures(groups),
+        results=[
+            levels_table(groups[0]) if alone else groups_table(groups),
+            *perplexity_tables(groups),
+        ],
+        figures=[*accuracy_figures(groups), *perplexity_figures(groups)],
         front=front_figure(groups),
         has_budgets=any(run.budgets for group in groups for run in group.runs),
         costs=levels_costs(groups),

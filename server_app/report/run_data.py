@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from server_app.budgets import BudgetFacts
-from server_app.record.best import SCORE
+from server_app.record.best import worth_of
 from server_app.record.fleet_record import FleetRecord, LevelFacts
 from server_app.record.metrics import RoundMetrics, score_of
 from server_app.record.summary import summarise
@@ -54,7 +54,7 @@ class RunData:
     @cached_property
     def best_round(self) -> int | None:
         """The round with the best score on validation data, the earliest of equals."""
-        scores = self.curve(lambda line: line.get(SCORE))
+        scores = self.curve(worth_of)
         return max(scores, key=scores.__getitem__, default=None)
 
     @property

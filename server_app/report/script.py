@@ -24,7 +24,8 @@ const tell = (svg, event) => {
   const x = near.reduce((a, b) => Math.abs(b.x - at) < Math.abs(a.x - at) ? b : a).x;
   const spent = x0 + (x - left) / (right - left) * (x1 - x0);
   const lines = near.sort((a, b) => b.value - a.value)
-    .map(each => (100 * each.value).toFixed(1) + ' %  ' + each.name);
+    .map(each => ('plain' in svg.dataset ? rounded(each.value, '', false) + '  '
+      : (100 * each.value).toFixed(1) + ' %  ') + each.name);
   const told = rounded(spent, svg.dataset.unit, 'whole' in svg.dataset);
   tip.textContent = [svg.dataset.label + ': ' + told, ...lines].join('\\n');
   tip.style.display = 'block';

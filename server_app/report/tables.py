@@ -10,6 +10,7 @@ from typing import Any
 from server_app.report.amounts import percent
 from server_app.report.grouping import ABSENT, Group, differences, settings
 from server_app.report.run_data import RunData, by_number
+from training.perplexity import perplexity_of, shown
 
 LONGEST_NAME = 48
 """Letters; what is longer is broken into lines."""
@@ -42,6 +43,49 @@ def accuracy_over_runs(values: Sequence[float | None]) -> str:
         return percent(known[0])
     mean, low, high = (f"{100 * share:.1f}" for share in (fmean(known), min(known), max(known)))
     return f"{mean} ({low} to {high}) %"
+
+
+def perplexity_over_runs(values: Sequence[float | None]) -> str:
+    """Return a group's perplexity: the mean, and of several runs the lowest and the highest."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return shown(known[0]) if known else ABSENT
+    return f"{shown(fmean(known))} ({shown(min(known))} to {shown(max(known))})"
+
+
+def perplexity_tables(groups: Sequence[Group]) -> list[Table]:
+    """Return the perplexity of each level, or of several groups; none of other networks."""
+    runs = [run for group in groups for run in group.runs]
+    if not any(perplexity_of("mean") in run.summary for run in runs):
+        return []
+    levels, kinds = _all([run.levels for run in runs]), _all([run.kinds for run in runs])
+    notes = ["The lower, the better. Of clients it is the mean of their own."]
+
+    def cells(group: Group, level: str | None, scores: Sequence[str]) -> list[str]:
+        found = [run.summary if level is None else run.summary["levels"].get(level, {})
+                 for run in group.runs]  # fmt: skip
+        return [
+            perplexity_over_runs([each.get(perplexity_of(score)) for each in found])
+            for score in scores
+        ]
+
+    if len(groups) == 1:
+        rows = [
+            [_level_name(level, groups[0].runs), *cells(groups[0], level, ["accuracy", *kinds])]
+            for level in levels
+        ]
+        return [Table("Perplexity of each level", ["level", "own answer", *kinds], rows, notes)]
+    scores = ["mean", "worst", *kinds]
+    rows = [
+        [
+            group.name,
+            *cells(group, None, scores),
+            *(cells(group, level, ["accuracy"])[0] for level in levels),
+        ]
+        for group in groups
+    ]
+    columns = ["settings", *scores, *(f"level {level}" for level in levels)]
+    return [Table("Perplexity of each group", columns, rows, notes)]
 
 
 def levels_table(group: Group) -> Table:

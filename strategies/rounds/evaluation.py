@@ -9,12 +9,14 @@ from typing import Any
 from flwr.app import ConfigRecord
 from torch import nn
 
+from models.task import Task
 from protocol.reading import ProtocolError
 from protocol.records import Evaluation
 from strategies.federation import Test
 from strategies.method import Method
 from strategies.rounds.questions import Answers, Question
 from strategies.rounds.tally import Tally
+from training.perplexity import perplexity, perplexity_of
 
 VALIDATION = "validation"
 """The test by which rounds are compared: a client's own level on its validation part."""
@@ -29,26 +31,38 @@ def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
 
     A level that nobody holds says so, and is left out of worst and mean.
     """
-    lacks, units = method.coverage.lacks, method.federation.task.units
+    lacks, task = method.coverage.lacks, method.federation.task
     levels: dict[str, Any] = {}
     for name, cut in method.tested().items():
         found = evaluate(method.submodels.network(method.submodels.of(cut), method.state))
-        exits, lack = cut.level.slice.exits or (units,), lacks.get(cut.level.number)
+        exits, lack = cut.level.slice.exits or (task.units,), lacks.get(cut.level.number)
         scores = [
-            {"accuracy": accuracy, "loss": loss}
+            {"accuracy": accuracy, "loss": loss, **_perplexity(task, loss)}
             for accuracy, loss in zip(found.accuracy, found.loss, strict=True)
         ]
         ensemble = {"ensemble": scores.pop()} if method.settings.ensemble else {}
         levels[name] = {
             "accuracy": found.accuracy[-1],
+            **_perplexity(task, found.loss[-1]),
             "exits": {str(unit): each for unit, each in zip(exits, scores, strict=True)},
             **ensemble,
             **({"lack": lack} if lack else {}),
         }
-    accuracies = [level["accuracy"] for level in levels.values() if "lack" not in level]
-    if not accuracies:
+    held = [level for level in levels.values() if "lack" not in level]
+    if not held:
         return {"levels": levels}
-    return {"levels": levels, "worst": min(accuracies), "mean": fmean(accuracies)}
+    accuracies = [level["accuracy"] for level in held]
+    totals = {"levels": levels, "worst": min(accuracies), "mean": fmean(accuracies)}
+    if task.tells_words:
+        perplexities = [level[perplexity_of("accuracy")] for level in held]
+        totals[perplexity_of("worst")] = max(perplexities)
+        totals[perplexity_of("mean")] = fmean(perplexities)
+    return totals
+
+
+def _perplexity(task: Task, loss: float, score: str = "accuracy") -> dict[str, float]:
+    """Return a language model's perplexity, by the name that it has beside a score."""
+    return {perplexity_of(score): perplexity(loss)} if task.tells_words else {}
 
 
 def client_tests(
@@ -75,6 +89,8 @@ def client_scores(
 ) -> dict[str, Any]:
     """Return the clients' mean accuracy for each kind of test, over all and over each level's own.
 
+    So are perplexities, each of which is of one client's loss.
+
     ScaleFL's local accuracy is of each client's own level, its global one of the full model; the
     validation score is the mean of the levels' own. What is `known` of the levels is kept beside,
     and every client's own accuracy under "scores".
@@ -89,7 +105,9 @@ def client_scores(
         except ProtocolError as error:
             tally.asked[question.what].refuse(client, error.reason, str(error))
         else:
-            scores.setdefault(question.what, {})[client] = found.accuracy[-1]
+            perplexities = _perplexity(method.federation.task, found.loss[-1], question.what)
+            for what, score in {question.what: found.accuracy[-1], **perplexities}.items():
+                scores.setdefault(what, {})[client] = score
     means: dict[str, Any] = {"levels": dict(known)}
     if scores:
         means["scores"] = {
@@ -101,15 +119,15 @@ def client_scores(
         for level in sorted({level_of[client] for client in by_client}):
             own = fmean(score for client, score in by_client.items() if level_of[client] == level)
             means["levels"][str(level)] = {**means["levels"].get(str(level), {}), what: own}
-    if VALIDATION in means:
-        means[VALIDATION] = _mean_of_levels(means["levels"], set(level_of.values()))
+    for what in means.keys() & {VALIDATION, perplexity_of(VALIDATION)}:
+        means[what] = _mean_of_levels(means["levels"], set(level_of.values()), what)
     return {name: value for name, value in means.items() if value is not None}
 
 
-def _mean_of_levels(levels: Mapping[str, Any], held: Collection[int]) -> float | None:
+def _mean_of_levels(levels: Mapping[str, Any], held: Collection[int], what: str) -> float | None:
     """Return the mean validation score of the levels that clients hold; None if one lacks it.
 
     Rounds are compared by it: one without its weakest level would look better than it is.
     """
-    scores = [levels.get(str(level), {}).get(VALIDATION) for level in sorted(held)]
+    scores = [levels.get(str(level), {}).get(what) for level in sorted(held)]
     return None if None in scores else fmean(scores)

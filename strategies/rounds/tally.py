@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import MetricRecord
 
 from protocol.records import Personal, Trained
+from training.perplexity import perplexity
 
 
 @dataclass
@@ -168,8 +169,12 @@ class Tally:
         }
 
     def _means(self, tests: Sequence[Personal]) -> dict[str, float]:
-        names = ["accuracy", "loss", *(["perplexity"] if self.language else [])]
-        return {name: fmean(getattr(test, name) for test in tests) for name in names}
+        found = {
+            name: fmean(getattr(test, name) for test in tests) for name in ("accuracy", "loss")
+        }
+        if self.language:
+            found["perplexity"] = fmean(perplexity(test.loss) for test in tests)
+        return found
 
 
 def _by_number(problems: Mapping[int, str]) -> dict[str, str]:

@@ -28,6 +28,13 @@ def test_differences_that_hardly_vary_are_better_or_worse() -> None:
     assert difference(theirs, ours).verdict == "worse"
 
 
+def test_what_is_to_be_low_is_better_where_it_is_lower() -> None:
+    less = difference(by_seed(90, 91, 89.5), by_seed(100, 101, 100), lower_is_better=True)
+    assert (less.verdict, less.high < 0) == ("better", True)
+    more = difference(by_seed(110, 111, 109.5), by_seed(100, 101, 100), lower_is_better=True)
+    assert (more.verdict, more.low > 0) == ("worse", True)
+
+
 def test_three_seeds_of_the_same_sign_are_not_enough_where_they_vary() -> None:
     # t = 0.04 / (0.03606 / sqrt(3)) = 1.92, within 4.30, though the interval is without 0
     found = difference(by_seed(0.51, 0.53, 0.58), by_seed(0.50, 0.50, 0.50))

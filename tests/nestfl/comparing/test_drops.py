@@ -12,7 +12,7 @@ import pytest
 from nestfl.comparing.drops import drops_of
 from nestfl.comparing.fairness import rivals
 from nestfl.comparing.outcome import Outcome
-from nestfl.comparing.result_tables import drop_table, perplexity_table
+from nestfl.comparing.result_tables import drop_table
 from nestfl.comparing.results import Result, grouped
 from nestfl.comparing.trials import Trial, expand
 from server_app.config.composing import compose
@@ -103,12 +103,3 @@ def test_rivals_are_under_the_same_attack() -> None:
 def test_a_comparison_can_list_attacks() -> None:
     kinds = [compose(trial.overrides).fleet.attack.kind for trial in expand(SWEEP)]
     assert set(kinds) == {"none", "shuffled-labels"}
-
-
-def test_perplexities_have_a_table_of_their_own() -> None:
-    trials = expand(["strategy=heterofl,fedavg", "seed=0,1"])
-    results = [result(trial, 0.5, perplexity=100.0 + 10 * int(trial.seed or 0)) for trial in trials]
-    table = perplexity_table(grouped(results))
-    assert table is not None
-    assert table.rows[0] == ["heterofl", "2", "105 ± 7.07"]
-    assert perplexity_table(grouped([result(trials[0], 0.5)])) is None

@@ -20,7 +20,13 @@ from nestfl.comparing.fairness import (
     unequal_levels,
 )
 from nestfl.comparing.outcome import Known, Outcome
-from nestfl.comparing.result_tables import accuracy_table, default_target, exit_tables, target_table
+from nestfl.comparing.result_tables import (
+    accuracy_table,
+    default_target,
+    exit_tables,
+    perplexity_tables,
+    target_table,
+)
 from nestfl.comparing.results import Result, Spent, grouped, score_names
 from nestfl.comparing.trials import Trial, expand
 from server_app.config.composing import compose
@@ -78,6 +84,33 @@ def test_best_is_the_mean_after_the_best_round_where_one_is_known() -> None:
     assert "best" not in result(ONE, [0.5, 0.6]).scores
     (note, _) = accuracy_table(grouped([found])).notes
     assert note == "Best: the mean after the best round by validation data."
+
+
+def worded(strategy: str, seed: int, perplexity: float) -> Result:
+    """Return a run of a language model."""
+    levels = {"1": {"accuracy": 0.2, "perplexity": perplexity, "exits": {}}}
+    best = {"round": 1, "mean": 0.2, "mean_perplexity": perplexity - 1}
+    more = {"mean_perplexity": perplexity, "local_perplexity": perplexity + 5}
+    trial = Trial({"strategy": strategy, "seed": str(seed)})
+    return result(trial, [0.2], levels, best=best, **more)
+
+
+def test_perplexities_stand_beside_accuracies_and_are_better_where_they_are_lower() -> None:
+    ours = [worded("nefl", seed, 90 + seed) for seed in range(3)]
+    theirs = [worded("heterofl", seed, 100.5 + seed) for seed in range(3)]
+    outcome = Outcome.of_results([*ours, *theirs], {"strategy": "heterofl"}, None)
+    assert score_names(outcome.groups) == [
+        *("mean", "best", "level 1"),
+        *("mean perplexity", "local perplexity", "best perplexity", "level 1 perplexity"),
+    ]
+    accuracy, perplexity, _, differences = outcome.tables()
+    assert accuracy.columns == ["", "seeds", "mean", "best", "level 1", "rise"]
+    assert perplexity.columns == ["", "mean", "local", "best", "level 1"]
+    assert perplexity.rows[0] == ["nefl", *("91.0 ± 1.0", "96.0 ± 1.0"), "90.0 ± 1.0", "91.0 ± 1.0"]
+    mean = next(row for row in differences.rows if row[0] == "nefl: mean perplexity")
+    assert mean[1:] == ["-10.5", "-10.5 to -10.5", "3", "better"]
+    assert differences.notes[-1] == "Perplexities are no percents, and better where they are lower."
+    assert perplexity_tables(grouped([result(ONE, [0.5])])) == []
 
 
 def test_the_names_of_scores_are_sorted_by_number() -> None:

@@ -34,6 +34,8 @@ from strategies.methods.scalefl import ScaleFLSettings
 
 EVERY_CHOICE = [f"{group}={name}" for group in groups() for name in choices(group)]
 TEXTS = [f"dataset={name}" for name in ("docstrings", "sst2", "ag-news")]
+LANGUAGE = ["dataset=docstrings-words", "dataset=wikitext2"]
+LANGUAGE_MODELS = ["model=transformer", "model=transformer-micro"]
 READERS_OF_TEXT = [f"model={name}" for name in ("bert", "bert-mini", "bert-tiny", "minilm")]
 
 
@@ -72,6 +74,10 @@ def test_every_choice_composes_and_is_read_back_equal(override: str, tmp_path: P
         override += " dataset=docstrings" + two_levels * override.endswith("tiny")
     elif override in TEXTS:
         override += " model=bert-mini"
+    elif override in LANGUAGE:
+        override += " model=transformer strategy=heterofl"
+    elif override in LANGUAGE_MODELS:
+        override += " dataset=docstrings-words strategy=heterofl"
     elif override.startswith("submodels="):
         blocks = override.removeprefix("submodels=")
         model = next(
@@ -90,6 +96,7 @@ def test_every_file_can_be_chosen_or_is_part_of_another() -> None:
     files = {f"{file.parent.name}={file.stem}" for file in CONF.glob("*/*.yaml")}
     assert files - set(EVERY_CHOICE) == {
         *("dataset=_shared", "dataset=_text", "model=_bert", "model=_resnet", "model=_vit"),
+        *("dataset=_language", "model=_transformer"),
         *("strategy=_shared", "experiment=_bench", "experiment=_bench_photos"),
         "experiment=_scalefl_cifar",
         *("experiment=_scalefl_imagenet", "experiment=_scalefl_text", "experiment=_nefl"),

@@ -48,6 +48,16 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_of_language_models_the_lowest_perplexity_is_the_best(tmp_path: Path) -> None:
+    best = BestCheckpoint(tmp_path)
+    perplexities = {1: None, 2: 90.0, 3: 80.0, 4: 85.0}  # null: it was infinite
+    for number, value in perplexities.items():
+        found = {**metrics(number, 0.5 + number / 10), "validation_perplexity": value}
+        best.consider(found, partial(tensors, number))
+    assert best.metrics is not None
+    assert best.metrics["round"] == 3
+
+
 def kept(run: Path) -> tuple[int, float, float]:
     found = load_best(run)
     return found.round, found.state["metrics"]["validation"], found.tensors["w"][0].item()

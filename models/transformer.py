@@ -1,0 +1,170 @@
+"""A Transformer that tells the next word: FedFA's for WikiText-2 (Park and Joe-Wong, Tables 4, 5).
+
+Word and place embeddings, then two stages of layers, and a linear classifier to all words. The
+first stage has two layers, the second up to five, whose hidden width is the one that FedFA's
+clients choose. Each layer is attention to the words so far and a feed-forward network, each beside
+the identity, with LayerNorm before it and at the end (pre-LN). Table 4 leaves open the heads, here
+four, and how words are placed, here by learnt embeddings.
+
+A width for each stage cuts the hidden layers of its feed-forward networks, and the residual stream
+stays whole, as in FedFA. A single width cuts that as well, as in `models/vit.py`: all heads stay,
+each with the first part of its positions, and the residual stream, LayerNorm and each of the fused
+q, k and v are cut in as many equal chunks. Words and places are never cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.candidates import Candidates
+from models.families import SlicedNetwork, Walk, register
+from models.layers import StepKind, give_step, stepped
+from models.options import share_left_out, whole_number
+from models.slicing import Slice, check_stages
+from models.vit import SelfAttention, Sizes
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The numbers that tell one Transformer from another."""
+
+    layers: tuple[int, ...]
+    """Of each stage."""
+    hidden: tuple[int, ...]
+    """Width of the feed-forward networks of each stage."""
+    dim: int
+    heads: int
+
+    def sizes(self, slice: Slice, stage: int) -> Sizes:
+        """Return the sizes of a slice's layers in a stage."""
+        head = self.dim // self.heads
+        if not isinstance(slice.width, tuple):
+            head = slice.channels(head)
+        hidden = slice.channels(self.hidden[stage], stage)
+        return Sizes(self.heads, head, hidden, chunks=(head,) * self.heads)
+
+
+class CausalAttention(SelfAttention):
+    """Attention of each token to itself and those before it."""
+
+    causal = True
+
+
+class Layer(nn.Module):
+    """Attention and a feed-forward network, each beside the identity; steps as NeFL's."""
+
+    attention_step: Tensor | None
+    feed_forward_step: Tensor | None
+
+    def __init__(self, sizes: Sizes, dropout: float, steps: StepKind) -> None:
+        super().__init__()
+        self.norm1 = sizes.norm()
+        self.attention = CausalAttention(sizes, dropout)
+        self.norm2 = sizes.norm()
+        self.linear1 = sizes.reads(nn.Linear(sizes.dim, sizes.mlp))
+        self.linear2 = sizes.gives(nn.Linear(sizes.mlp, sizes.dim))
+        self.dropout = nn.Dropout(dropout)
+        give_step(self, "attention_step", steps)
+        give_step(self, "feed_forward_step", steps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        attended = self.dropout(self.attention(self.norm1(x)))
+        x = x + stepped(attended, self.attention_step)
+        hidden = self.dropout(F.gelu(self.linear1(self.norm2(x))))
+        return x + stepped(self.dropout(self.linear2(hidden)), self.feed_forward_step)
+
+
+class Head(nn.Module):
+    """An exit: LayerNorm and a linear layer, for each word."""
+
+    def __init__(self, sizes: Sizes, words: int) -> None:
+        super().__init__()
+        self.norm = sizes.norm()
+        self.classifier = sizes.reads(nn.Linear(sizes.dim, words))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.norm(x)).flatten(0, 1)
+        return logits
+
+
+class Transformer(SlicedNetwork):
+    """Embeddings, layers, and a classifier of every word's successor; heads at early exits."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        num_classes: int,
+        slice: Slice,
+        positions: int = 64,
+        dropout: float = 0.0,
+        steps: StepKind = "none",
+    ) -> None:
+        super().__init__()
+        check_stages(slice, architecture.layers)
+        dropout = share_left_out("dropout", dropout)
+        self.positions = whole_number("positions", positions)
+        self.units = sum(architecture.layers)
+        self.depth = slice.exits[-1] if slice.exits else self.units
+        sizes = architecture.sizes(slice, 0)
+        self.words = _embedding(num_classes, sizes)
+        self.places = _embedding(self.positions, sizes)
+        self.dropout = nn.Dropout(dropout)
+        unit, self.names = 0, dict[int, str]()
+        for stage, layers in enumerate(architecture.layers):
+            kept = range(layers) if slice.blocks is None else slice.blocks[stage]
+            held = nn.ModuleDict()
+            for layer in range(layers):
+                unit += 1
+                if layer in kept and unit <= self.depth:
+                    held[str(layer)] = Layer(architecture.sizes(slice, stage), dropout, steps)
+                    self.names[unit] = f"layer{stage + 1}.{layer}"
+            self.add_module(f"layer{stage + 1}", held)
+        early = [unit for unit in slice.exits or () if unit != self.units]
+        self.exits = nn.ModuleDict({str(unit): Head(sizes, num_classes) for unit in early})
+        if self.depth == self.units:
+            self.head = Head(sizes, num_classes)
+
+    def walk(self, x: Tensor) -> Walk:
+        """Yield each exit's logits, of all words of all texts; texts do not leave on the way."""
+        if x.shape[1] > self.positions:
+            raise ValueError(
+                f"{x.shape[1]} tokens: this Transformer reads up to {self.positions} (positions)"
+            )
+        places = torch.arange(x.shape[1], device=x.device)
+        x = self.dropout(self.words(x) + self.places(places))
+        for unit in range(1, self.depth + 1):
+            if unit in self.names:
+                x = self.get_submodule(self.names[unit])(x)
+            if str(unit) in self.exits:
+                yield self.exits[str(unit)](x)
+        if self.depth == self.units:
+            yield self.head(x)
+
+
+def _embedding(rows: int, sizes: Sizes) -> nn.Embedding:
+    """Return an embedding whose values are small enough for what the layers add to be heard."""
+    embedding = nn.Embedding(rows, sizes.dim)
+    nn.init.normal_(embedding.weight, std=0.02)
+    return sizes.reads(embedding)
+
+
+for _name, _architecture, _candidates in (
+    (
+        "transformer",
+        Architecture(layers=(2, 5), hidden=(64, 88), dim=64, heads=4),
+        Candidates.of_channels(blocks=((2,), (2, 3, 4, 5)), channels=((64,), (64, 72, 80, 88))),
+    ),
+    ("transformer-micro", Architecture(layers=(1, 2), hidden=(32, 32), dim=32, heads=4), None),
+):
+    register(
+        _name,
+        sum(_architecture.layers),
+        reads="language",
+        stages=_architecture.layers,
+        candidates=_candidates,
+    )(partial(Transformer, _architecture))
