@@ -193,4 +193,6 @@ for _name, _architecture in {
     "minilm": Architecture(6, 384, 12, 1536),  # Wang et al., MiniLM
 }.items():
     _layers = _architecture.layers
-    register(_name, _layers, reads="tokens", stages=(_layers,))(partial(Bert, _architecture))
+    register(_name, _layers, reads="tokens", stages=(_layers,), blocks="encoder.layer.{block}.")(
+        partial(Bert, _architecture)
+    )

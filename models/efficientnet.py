@@ -179,6 +179,10 @@ def _full_width(stage: int) -> int:
     return STEM if stage < 0 else STAGES[stage].channels
 
 
-register("efficientnet_b4", len(UNITS), stages=tuple(stage.blocks for stage in STAGES))(
-    EfficientNet
-)
+register(
+    "efficientnet_b4",
+    len(UNITS),
+    stages=tuple(stage.blocks for stage in STAGES),
+    keeps_first=True,
+    blocks="features.{stage}.{block}.",
+)(EfficientNet)

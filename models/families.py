@@ -61,6 +61,8 @@ class Family:
     reads: InputKind = "images"
     stages: tuple[int, ...] = ()
     """Residual blocks of each stage, any of which a slice may lack; none where all are needed."""
+    keeps_first: bool = False
+    """Whether the first block of each stage is one that no slice may lack."""
     blocks: str = "layer{stage}.{block}."
     """What the names of a block's tensors begin with: stages are counted from 1, blocks from 0."""
     candidates: Candidates | None = None
@@ -82,6 +84,7 @@ def register(
     own_exits: tuple[int, ...] = (),
     reads: InputKind = "images",
     stages: tuple[int, ...] = (),
+    keeps_first: bool = False,
     blocks: str = Family.blocks,
     candidates: Candidates | None = None,
 ) -> Callable[[Constructor], Constructor]:
@@ -93,7 +96,9 @@ def register(
     def add(construct: Constructor) -> Constructor:
         if name in _FAMILIES:
             raise ValueError(f"a model named {name!r} is registered already")
-        _FAMILIES[name] = Family(construct, units, own_exits, reads, stages, blocks, candidates)
+        _FAMILIES[name] = Family(
+            construct, units, own_exits, reads, stages, keeps_first, blocks, candidates
+        )
         return construct
 
     return add

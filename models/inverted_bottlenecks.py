@@ -301,6 +301,7 @@ def offer(name: str, architecture: Architecture) -> None:
         name,
         len(architecture.units),
         stages=architecture.blocks,
+        keeps_first=True,
         blocks="features.{stage}.{block}.",
         candidates=architecture.candidates,
     )(partial(InvertedBottleneckNet, architecture))

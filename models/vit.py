@@ -261,4 +261,6 @@ for _name, _architecture in {
     "vit-micro": Architecture(image_size=32, patch=4, layers=4, dim=64, heads=4, mlp=256),
 }.items():
     _layers = _architecture.layers
-    register(_name, _layers, stages=(_layers,))(partial(ViT, _architecture))
+    register(_name, _layers, stages=(_layers,), blocks="encoder.layers.encoder_layer_{block}.")(
+        partial(ViT, _architecture)
+    )

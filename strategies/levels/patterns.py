@@ -151,10 +151,12 @@ def _search_blocks(
     Of those within the tolerance they are of as many stages as can be, then of shares of the
     stages that are most alike, then the closest. Where all cost more they are the cheapest.
     """
-    stages = family(task.model).stages
-    prices = _prices(task, held, stages, kind)
+    stages, least = family(task.model).stages, int(family(task.model).keeps_first)
+    prices = _prices(task, held, stages, least, kind)
     found = [
-        _Candidate(each, stages, prices.of(each) / target - 1) for each in _counts(stages, cut)
+        _Candidate(each, stages, prices.of(each) / target - 1)
+        for each in _counts(stages, cut)
+        if min(each) >= least
     ]
     fitting = [each for each in found if abs(each.excess) <= tolerance]
     less = [each for each in found if each.excess < 0]
@@ -203,7 +205,9 @@ class _Prices:
         return self.whole - saved
 
 
-def _prices(task: Task, held: Slice, stages: tuple[int, ...], kind: CostKind) -> _Prices:
+def _prices(
+    task: Task, held: Slice, stages: tuple[int, ...], least: int, kind: CostKind
+) -> _Prices:
     """Price blocks by what the network costs with and without: those behind a first are alike."""
 
     def price(stage: int, kept: int) -> int:
@@ -214,7 +218,7 @@ def _prices(task: Task, held: Slice, stages: tuple[int, ...], kind: CostKind) ->
     places = range(len(stages))
     whole = price(0, stages[0])
     ones = [price(stage, 1) for stage in places]
-    without = [price(stage, 0) for stage in places] if len(stages) > 1 else ones
+    without = [price(stage, least) for stage in places] if len(stages) > 1 else ones
     others = [whole - price(stage, max(1, stages[stage] - 1)) for stage in places]
     firsts = (one - none for one, none in zip(ones, without, strict=True))
     return _Prices(whole, stages, tuple(firsts), tuple(others))

@@ -173,10 +173,15 @@ class NeFL(NestedStrategy):
         steps = [source for source in banks if is_step_size(source.partition("@")[0])]
         kept = level.slice.blocks
         if self.settings.first_steps == "euler" and kept is not None and steps:
-            first = euler_steps(kept, family(self.federation.task.model).stages)
-            branches = len(steps) // len(first)  # of a block: a ViT's has two
-            for place, source in enumerate(steps):
-                banks[source] = torch.full_like(banks[source], first[place // branches])
+            network = family(self.federation.task.model)
+            places = [(stage, block) for stage, own in enumerate(kept, 1) for block in own]
+            for (stage, block), first in zip(
+                places, euler_steps(kept, network.stages), strict=True
+            ):
+                begin = network.blocks.format(stage=stage, block=block)
+                for source in steps:  # of a block: none without a shortcut; a ViT's has two
+                    if source.startswith(begin):
+                        banks[source] = torch.full_like(banks[source], first)
         return banks
 
     @cached_property

@@ -169,6 +169,14 @@ def test_depth_alone_keeps_like_shares_of_all_stages() -> None:
     assert levels[0].slice.blocks == ((0, 1), (0, 1), (0, 1))  # Table 12, NeFL-D
 
 
+def test_first_blocks_that_must_be_kept_are() -> None:
+    task = Task("mobilenet_v2-mini")
+    levels = search_patterns(task, (0.8, 1.0), "depth", 0.1, "parameters", "ceil")
+    assert all(0 in kept for kept in levels[0].slice.blocks or ())
+    with pytest.raises(PlanError, match=r"no submodel costs 0\.5 of the full model's"):
+        search_patterns(task, (0.5, 1.0), "prefix", 0.1, "parameters", "ceil")
+
+
 def test_a_prefix_keeps_the_first_blocks_of_the_whole_network() -> None:
     levels = search_patterns(Task("resnet56"), (0.4, 1.0), "prefix", 0.1, "parameters", "ceil")
     assert levels[0].slice.blocks == (tuple(range(9)), tuple(range(9)), (0, 1))

@@ -194,6 +194,15 @@ def test_both_branches_of_a_vits_block_start_alike() -> None:
     assert steps_of(strategy, 1) == [1, 1, 3, 3]
 
 
+def test_blocks_without_a_shortcut_have_no_step_to_start_with() -> None:
+    tiers = ("fleet.budgets=[0.5,1.0]", "fleet.shares=[1,1]", "strategy.ratios=null")
+    patterns = '["1 10 110 1001 100 111 1","1 11 111 1111 111 111 1"]'
+    mobile = ("model=mobilenet_v2-mini", *tiers, f"strategy.patterns={patterns}")
+    strategy = nefl(*mobile, "strategy.first_steps=euler")
+    assert steps_of(strategy, 1) == [2, 1, 1, 1]  # of stages 3, 4 and 6
+    assert steps_of(strategy, 2) == [1] * 10
+
+
 @pytest.mark.parametrize("steps", ["learnable", "constant"])
 def test_steps_are_learnt_for_each_submodel_unless_constant(federate: Federate, steps: str) -> None:
     euler = f"strategy.first_steps=euler {THREE}"
