@@ -96,7 +96,7 @@ def test_every_file_can_be_chosen_or_is_part_of_another() -> None:
     files = {f"{file.parent.name}={file.stem}" for file in CONF.glob("*/*.yaml")}
     assert files - set(EVERY_CHOICE) == {
         *("dataset=_shared", "dataset=_text", "model=_bert", "model=_resnet", "model=_vit"),
-        *("dataset=_language", "model=_transformer"),
+        *("dataset=_language", "model=_transformer", "fleet=_shared", "strategy=_choosing"),
         *("strategy=_shared", "experiment=_bench", "experiment=_bench_photos"),
         "experiment=_scalefl_cifar",
         *("experiment=_scalefl_imagenet", "experiment=_scalefl_text", "experiment=_nefl"),
