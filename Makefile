@@ -28,6 +28,7 @@ test: lint
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.aggregation
+	$(BIN)/python -m benchmarks.defences
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.client_loop
 	$(BIN)/python -m benchmarks.round_overhead

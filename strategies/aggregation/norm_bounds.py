@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-import torch
 from torch import Tensor
 
 from models.slicing import Region, State, is_running_statistic
@@ -220,6 +219,5 @@ def _between(start: Tensor, region: Region, tensor: Tensor, share: float) -> Ten
     """Return the point at a share of the way; what was no number began at 0."""
     if not region.dtype.is_floating_point:
         return tensor
-    before = region.of(start).to(tensor.device, torch.float64)
-    before = before.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    return (before + (tensor.double() - before) * share).to(tensor.dtype)
+    before = region.of(start).to(tensor.device).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    return before.lerp_(tensor, share)
