@@ -42,7 +42,7 @@ def probe(task: Task, settings: TrainSettings, seconds: float = 1.0) -> Probe:
     net.to(place.device).train()
     batch = max(2, settings.batch_size)
     inputs = task.input(batch, place.device)
-    labels = torch.zeros(batch, dtype=torch.int64, device=place.device)
+    labels = torch.zeros(batch * task.answers, dtype=torch.int64, device=place.device)
 
     def seconds_of_a_step() -> float:
         started = time.perf_counter()

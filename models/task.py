@@ -36,6 +36,11 @@ class Task:
         return family(self.model).reads == "language"
 
     @property
+    def answers(self) -> int:
+        """Return the number of answers for one input: a language model has one for each token."""
+        return self.tokens if self.tells_words else 1
+
+    @property
     def whole(self) -> Slice:
         """Return the full network's slice, with the exits that are part of it."""
         own = family(self.model).own_exits

@@ -124,8 +124,7 @@ def training_memory(config: Config) -> int:
 
     task = config.task
     trained = cost(task, task.whole, config.train.batch_size)
-    batch = largest_batch(task.tokens if task.tells_words else 1)
-    evaluated = LIVE_OUTPUTS * batch * _largest_output(task)
+    evaluated = LIVE_OUTPUTS * largest_batch(task.answers) * _largest_output(task)
     activations = max(2 * trained.memory, evaluated)  # a gradient for each that is kept
     return CUDA_CONTEXT + COPIES * BYTES * trained.parameters + activations
 
