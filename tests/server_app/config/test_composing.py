@@ -88,6 +88,13 @@ def test_every_choice_composes_and_is_read_back_equal(override: str, tmp_path: P
     assert round_tripped(config, tmp_path) == config
 
 
+def test_an_aggregator_around_one_with_settings_is_read_back_equal(tmp_path: Path) -> None:
+    inner = "{name:trimmed-mean,trim:0.1}"
+    config = compose(f"aggregation=clipped aggregation.of=median aggregation.inner={inner}")
+    assert config.aggregation.options["inner"] == {"name": "trimmed-mean", "trim": 0.1}
+    assert round_tripped(config, tmp_path) == config
+
+
 def test_every_file_can_be_chosen_or_is_part_of_another() -> None:
     assert groups() == [
         *("aggregation", "dataset", "experiment", "fleet", "model", "scale", "strategy"),
