@@ -94,12 +94,17 @@ def _describe_levels(federation: Federation, settings: MethodSettings, coverage:
             "level %d: %d units of width %s, %.3g of the full cost, %d clients",
             level.number,
             level.slice.kept_units(federation.task.units),
-            f"{level.slice.width:.3g}"
-            if isinstance(level.slice.width, float)
-            else level.slice.width,
+            _told(level.slice.width),
             level.cost.of(settings.cost) / full,
             coverage.held[level.number],
         )
+
+
+def _told(width: float | tuple[float, ...]) -> str:
+    """Return a width in words: one number, where all stages have the same."""
+    shares = dict.fromkeys(width if isinstance(width, tuple) else (width,))
+    every = width if isinstance(width, tuple) and len(shares) > 1 else shares
+    return ", ".join(f"{share:.3g}" for share in every)
 
 
 def require_full_model(

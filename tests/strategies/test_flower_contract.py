@@ -64,6 +64,8 @@ def assert_same(arrays: ArrayRecord, strategy: NestedStrategy) -> None:
         "strategy=scalefl strategy.window=random",
         "strategy=heterofl model.norm=bn-static evaluate.every=1 evaluate.clients_every=1",
         "strategy=decoupled weighting=examples",
+        "strategy=fedfa strategy.trials=2 strategy.batch_size=8 aggregation=median",
+        "strategy=flexifed strategy.choose=largest strategy.rule=basic",
         "strategy=fedavg clients_per_round=2",
     ],
 )
