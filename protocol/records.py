@@ -285,7 +285,7 @@ def _personal(given: object) -> Personal:
     """Return the accuracy and the loss that a client says its trained network has."""
     if not isinstance(given, list) or len(given) != 2:
         raise ProtocolError(f"personal is {shown(given)}: expected an accuracy and a loss")
-    return Personal(within(given[0], "accuracy", 0, 1), number(given[1], "loss"))
+    return Personal(within(given[0], "accuracy", 0, 1), within(given[1], "loss", 0, MOST))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Every architecture that was chosen is a level.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,8 +36,10 @@ from training.local_training import MaskedTraining
 
 SHARES = (0.5, 0.75, 1.0)
 """Widths to choose from, of a network for which no paper names any."""
-LONGEST_SEARCH = 600.0
-"""Seconds that a client has to choose, where a round has no deadline."""
+LONGEST_SEARCH, LATE_SEARCH = 600.0, 60.0
+"""Seconds that a client has to choose, where a round has no deadline: at the start, and later, when
+others wait for it."""
+NO_LEVEL = "it has joined after the start, with an architecture in which none of the run's lies"
 STREAM = 0x0A2C
 """Tells the chance of a client's choice from that of its rounds."""
 
@@ -84,6 +87,11 @@ class ChoiceSettings(MethodSettings):
     def check(self, federation: Federation) -> None:
         """Raise `ValueError` for candidates that the network does not have."""
         super().check(federation)
+        if federation.fleet.spread:
+            raise ValueError(
+                f"fleet.spread is {federation.fleet.spread}, but clients hold what they have "
+                "chosen: expected 0"
+            )
         candidates = self.candidates(federation.task)
         for each in (candidates.smallest, candidates.largest):
             federation.task.build(each, device="meta")
@@ -181,15 +189,15 @@ class ChoosingStrategy(NestedStrategy):
         """Let clients choose; who chooses what was not offered cannot take part."""
         asked, refused = list[Client](), dict[int, str]()
         for client in clients:
-            if client.number in self.choices:  # before the run was resumed
-                continue
             fixed = self.fixed(client)
-            if fixed is None:
-                asked.append(client)
-            else:
+            if fixed is not None:
                 self.choices[client.number] = fixed
-        patience = self.federation.deadline or LONGEST_SEARCH
-        for reply in stream(grid, self._offers(asked), self.federation.in_flight, patience):
+            elif not self._still_fits(client):
+                self.choices.pop(client.number, None)
+                asked.append(client)
+        for reply in stream(
+            grid, self._offers(asked), self.federation.in_flight, self._patience(len(asked))
+        ):
             try:
                 if reply.message is None:
                     raise ProtocolError(f"no architecture: {reply.failure} {reply.detail}".strip())
@@ -198,7 +206,25 @@ class ChoosingStrategy(NestedStrategy):
                 )
             except ProtocolError as error:
                 refused[reply.to.number] = str(error)
-        return refused
+        for number in {client.number for client in asked} - self.choices.keys() - refused.keys():
+            refused[number] = "no architecture: there was no time left to ask"
+        late = [each for each in asked if self.levels and not self._held_in(each.number)]
+        return {**refused, **{each.number: NO_LEVEL for each in late if each.number not in refused}}
+
+    def _still_fits(self, client: Client) -> bool:
+        """Return whether a client has chosen, before the run was resumed, what it still affords."""
+        chosen = self.choices.get(client.number)
+        if chosen is None:
+            return False
+        price = price_of(self.federation.task, chosen, self.settings.cost)
+        return chosen == self.candidates.smallest or price <= self.most(client)
+
+    def _patience(self, asked: int) -> float:
+        """Return the seconds that so many clients have: each as long as any, some at a time."""
+        usual = LATE_SEARCH if self.levels else LONGEST_SEARCH
+        return (self.federation.deadline or usual) * max(
+            1, math.ceil(asked / self.federation.in_flight)
+        )
 
     def fixed(self, client: Client) -> Slice | None:
         """Return what a client holds without being asked: the first ones hold the smallest.
@@ -285,8 +311,14 @@ class ChoosingStrategy(NestedStrategy):
         chosen = self.choices[client.number]
         if chosen in self.architectures:
             return self.levels[self.architectures.index(chosen)]
-        held = [n for n, each in enumerate(self.architectures) if union([each, chosen]) == chosen]
-        return self.levels[held[-1] if held else 0]
+        return self.levels[self._held_in(client.number)[-1]]
+
+    def _held_in(self, client: int) -> list[int]:
+        """Return which of the levels, counted from 0, lie within a client's choice."""
+        chosen = self.choices.get(client)
+        if chosen is None:
+            return []
+        return [n for n, each in enumerate(self.architectures) if union([each, chosen]) == chosen]
 
     def levels_of(self, client: Client) -> Collection[Level]:
         """Return the one level that a client may be assigned."""

@@ -65,9 +65,10 @@ def zico_scorer(
     """Return ZiCo's score of an architecture on a client's data; None if there is too little of it.
 
     All architectures start from the same seed and see the same batches. A small data set is parted
-    into as many smaller batches, but none of less than two examples, which batch norm needs.
+    into as many smaller batches, but none of less than two examples, which batch norm needs. Of
+    running texts `batch_size` counts the words.
     """
-    size = min(batch_size, len(data) // batches)
+    size = min(max(2, batch_size // task.answers), len(data) // batches)
     if size < 2:
         return None
     place = choose_device(device)

@@ -22,7 +22,11 @@ Batch = tuple[Tensor, Tensor]
 def zico_score(net: SlicedNetwork, batches: Iterable[Batch]) -> float:
     """Return the score of a network as it is; the higher, the better. One batch scores 0."""
     weights = [
-        module.weight for module in net.modules() if isinstance(module, nn.Conv2d | nn.Linear)
+        parameter
+        for module in net.modules()
+        if not isinstance(module, nn.Embedding)
+        for name, parameter in module.named_parameters(recurse=False)
+        if name.endswith("weight") and parameter.ndim > 1  # fused q, k, v too; no norms
     ]
     net.train()
     gradients = [_gradients(net, weights, *batch) for batch in batches]

@@ -7,6 +7,7 @@ their own norms as they come, and what they come to is multiplied by the mean at
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Mapping
@@ -19,9 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.slicing import SliceMap, State
+from models.slicing import Region, SliceMap, State
 from strategies.aggregation.norm_bounds import Inner
-from strategies.aggregation.update import Update
+from strategies.aggregation.spool import Spool
+from strategies.aggregation.update import RefusedUpdateError, Update
+
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 Reading = Literal["magnitude", "signed", "central"]
 """Which weights are no outliers: those whose magnitude is up to the percentile, those that are up
@@ -63,14 +67,17 @@ class ScaledByNorm:
     that nobody held keep their value.
     """
 
-    def __init__(self, inner: Inner, start: State, norm: LayerNorm95) -> None:
-        self.inner, self.norm = inner, norm
+    def __init__(self, inner: Inner, start: State, norm: LayerNorm95, least: float = 0.0) -> None:
+        """Scale by `norm`; a layer below `least` of the norm it was sent with is refused."""
+        self.inner, self.norm, self.least = inner, norm, least
         self._start = start
         self._units: dict[str, float] = {}
         """What layers are scaled to while they are summed: about as large as they are, so that no
         precision is lost."""
         self._norms: dict[str, list[float]] = defaultdict(list)
-        self._as_they_are: list[Update] = []
+        self._sent_norms: dict[tuple[str, tuple[int, ...]], float] = {}
+        self._as_they_are = Spool()
+        """Updates of layers without a norm, whose scale is known at the end alone: on disk."""
 
     def check(self, update: Update) -> None:
         """Raise `RefusedUpdateError` where `add` would, and change nothing."""
@@ -85,7 +92,7 @@ class ScaledByNorm:
         for name, norm in norms.items():
             self._norms[update.map.regions[name].source].append(norm)
         if flat := {name for name, norm in norms.items() if norm == 0}:
-            self._as_they_are.append(_without(update, update.state.keys() - flat))
+            self._as_they_are.add(_without(update, update.state.keys() - flat))
 
     def result(self, previous: State) -> dict[str, Tensor]:
         """Return the new global state: sums of one scale, times the mean of the clients' norms."""
@@ -93,14 +100,15 @@ class ScaledByNorm:
             source: math.fsum(norms) / len(norms) / self._units.get(source, 1.0)
             for source, norms in self._norms.items()
         }
-        for update in self._as_they_are:
+        for update in self._as_they_are.updates():
             for_one = {
-                name: _times(tensor, 1 / means[update.map.regions[name].source])
-                if means[update.map.regions[name].source]
-                else tensor
+                name: _times(tensor, 1 / (means[update.map.regions[name].source] or 1.0))
                 for name, tensor in update.state.items()
             }
-            self.inner.add(replace(update, state=for_one))
+            try:
+                self.inner.add(replace(update, state=for_one))
+            except RefusedUpdateError as refusal:  # too late to tell its client apart
+                log.warning("layers of client %s are left out: %s", update.client, refusal)
         nobodys = {
             source: torch.full_like(previous[source], math.nan)
             for source, mean in means.items()
@@ -132,7 +140,26 @@ class ScaledByNorm:
         }
         distinct = {id(tensor): tensor for tensor in layers.values()}
         norms = {key: self.norm.of(tensor) for key, tensor in distinct.items()}
-        return {name: norms[id(tensor)] for name, tensor in layers.items()}
+        found = {name: norms[id(tensor)] for name, tensor in layers.items()}
+        self._check_norms(update, found)
+        return found
+
+    def _check_norms(self, update: Update, norms: Mapping[str, float]) -> None:
+        for name, norm in norms.items() if self.least else ():
+            region = update.map.regions[name]
+            if 0 < norm < self.least * self._sent(region):
+                raise RefusedUpdateError(
+                    "scale",
+                    f"{name} has a norm of {norm:g}, less than {self.least:g} of what it was sent "
+                    "with (strategy.least_norm)",
+                )
+
+    def _sent(self, region: Region) -> float:
+        """Return the norm of a part of the global state as it was sent."""
+        key = region.source, region.shape
+        if key not in self._sent_norms:
+            self._sent_norms[key] = self.norm.of(region.of(self._start[region.source]))
+        return self._sent_norms[key]
 
     def _unit(self, where: SliceMap, name: str) -> float:
         source = where.regions[name].source

@@ -19,8 +19,9 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
 """Seconds between two looks for replies."""
 PAUSE_SHARE, PAUSE_PER_LOOK = 0.02, 4.0
 """A pause, as a share of the time since the last reply, and of what a look for replies took."""
-ALLOWANCE = 2**16
-"""Bytes that a reply may have over its message: it holds no more than the slice that was sent."""
+ALLOWANCE = 2**19
+"""Bytes that a reply may have over its message: it holds no more than the slice that was sent, and
+which of the classes, or words, its client has."""
 LONGEST_REASON = 20_000
 """Letters of an error, from its end, that are looked at."""
 

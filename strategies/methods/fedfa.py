@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from models import Slice, family
 from models.slicing import SliceMap
-from protocol.records import Trained
 from strategies.aggregation.aggregators import Aggregator
+from strategies.aggregation.grafted import Grafted
+from strategies.aggregation.norm_bounds import Inner
 from strategies.aggregation.scaled_by_norm import LayerNorm95, Reading, Scale, ScaledByNorm
 from strategies.aggregation.update import Update
 from strategies.choosing import ChoiceSettings, ChoosingStrategy, union
@@ -47,11 +48,16 @@ class FedFASettings(ChoiceSettings):
     """Of the percentile: of magnitudes | signed | central."""
     scale: Scale = "norm"
     """What layers of all clients are brought to: the mean norm | rms | none."""
+    least_norm: float = 1e-3
+    """Share of the norm that a layer was sent with, below which an update is refused: one that is
+    nearly 0 would be scaled up without a limit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.percentile <= 100:
             raise ValueError(f"percentile is {self.percentile}: expected above 0, to 100")
+        if not 0 <= self.least_norm < 1:
+            raise ValueError(f"least_norm is {self.least_norm}: expected a share, less than 1")
 
     def check(self, federation: Federation) -> None:
         """Raise where a stage may keep its first block alone, which cannot be grafted."""
@@ -78,31 +84,40 @@ class FedFA(ChoosingStrategy):
 
     def trained_with(self, level: Level) -> Collection[Level]:
         """Return the levels that a client trains: through grafting, the global model too."""
+        if not self.settings.graft:
+            return [level]
         return {level.number: level, len(self.levels): self.levels[-1]}.values()
 
     def gathered_by(self, client: Client) -> Collection[Cut]:
         """Return what a client gathers statistics of: its own level.
 
-        A global model that nobody has chosen is left to those who hold the next largest.
+        A global model that nobody has chosen is everyone's, but of devices that say what they
+        afford: of these it is left to those who hold the next largest.
         """
         own, last = self.level_of(client), self.levels[-1]
         chosen = {self.level_of(each).number for each in self.clients.values()}
-        shared = last.number not in chosen and own.number == max(chosen)
-        return [Cut(each) for each in ([own, last] if shared else [own])]
-
-    def counted(self, update: Update, trained: Trained) -> Update:
-        """Return an update with grafted blocks where its architecture has none (Algorithm 2)."""
-        if not self.settings.graft:
-            return update
-        where, sources = self._grafts[update.slice]
-        state = {name: update.state[source] for name, source in sources.items()}
-        return replace(update, state=state, map=where)
+        able = client.profile.budget is None or own.number == max(chosen)
+        return [
+            Cut(each) for each in ([own, last] if able and last.number not in chosen else [own])
+        ]
 
     def aggregator(self) -> Aggregator:
-        """Return what the config chooses; what it averages is brought to one scale before."""
+        """Return what the config chooses; what it averages is grafted and brought to one scale."""
         settings, start = self.settings, self.state
         norm = LayerNorm95(settings.percentile, settings.reading, settings.scale)
-        return self.federation.aggregation.make(lambda inner: ScaledByNorm(inner, start, norm))
+
+        def wrapped(inner: Inner) -> Inner:
+            scaled = ScaledByNorm(inner, start, norm, settings.least_norm)
+            return Grafted(scaled, self.grafted) if settings.graft else scaled
+
+        return self.federation.aggregation.make(wrapped)
+
+    def grafted(self, update: Update) -> Update:
+        """Return an update with grafted blocks where its architecture has none (Algorithm 2)."""
+        where, sources = self._grafts[update.slice]
+        held = {name: source for name, source in sources.items() if source in update.state}
+        state = {name: update.state[source] for name, source in held.items()}
+        return replace(update, state=state, map=_part_of(where, frozenset(held)))
 
     @cached_property
     def _grafts(self) -> dict[Slice, Graft]:
@@ -118,3 +133,11 @@ class FedFA(ChoosingStrategy):
         sources = grafted(shared, own.slice.blocks or (), wanted or (), family(task.model).blocks)
         banked = {name: name for name, region in held.items() if region.banked}
         return SliceMap({name: places[name] for name in sources | banked}), sources | banked
+
+
+@lru_cache(maxsize=256)
+def _part_of(where: SliceMap, names: frozenset[str]) -> SliceMap:
+    """Return a map of some tensors alone: statistics are folded without the rest."""
+    if len(names) == len(where.regions):
+        return where
+    return SliceMap({name: region for name, region in where.regions.items() if name in names})
