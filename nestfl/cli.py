@@ -11,6 +11,8 @@ from nestfl.commands.overrides import TakesOverrides
 
 FILE = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
+TARGET_SCORES = ("mean", "worst", "full model", "local", "personal")
+"""Those of nestfl/comparing/results.py, which is not loaded for a start."""
 SETTINGS = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 100,
@@ -186,7 +188,13 @@ def run(**request: Any) -> None:
     "--target",
     metavar="SHARE",
     type=click.FloatRange(0, 1),
-    help="Mean accuracy of the levels to reach; one that all have reached if not given.",
+    help="Accuracy to reach; one that all have reached if not given.",
+)
+@click.option(
+    "--target-score",
+    type=click.Choice(TARGET_SCORES),
+    default=TARGET_SCORES[0],
+    help="Which accuracy is to reach it: the levels' mean if not given.",
 )
 def compare(**request: Any) -> None:
     """Run all combinations of settings, and show what can be said of them."""

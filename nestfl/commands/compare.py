@@ -13,6 +13,7 @@ from rich.console import Console
 from nestfl.comparing.comparison import COMPARISON_FILE, Comparison
 from nestfl.comparing.outcome import Known, Outcome
 from nestfl.comparing.result_tables import ResultTable
+from nestfl.comparing.results import Target
 from nestfl.comparing.run_bars import comparison_display_on
 from nestfl.comparing.running import Progress, Slots, run_trials, visible_gpus
 from nestfl.comparing.trials import SEED, Trial, comparison_name, expand, same_value
@@ -36,7 +37,9 @@ class Request:
     baseline: str | None = None
     """As KEY=VALUE: the choice that others are compared to."""
     target: float | None = None
-    """The mean accuracy to reach, as a share."""
+    """The accuracy to reach, as a share."""
+    target_score: str = Target.score
+    """Which accuracy: one of `TARGETS`."""
 
     def trials(self) -> list[Trial]:
         """Return the runs to compare; on the local engine, unless another is named."""
@@ -46,6 +49,8 @@ class Request:
     def command(self) -> list[str]:
         """Return the command that goes on with it."""
         options = {"--jobs": self.jobs, "--baseline": self.baseline, "--target": self.target}
+        if self.target_score != Target.score:
+            options["--target-score"] = self.target_score
         given = ((name, str(value)) for name, value in options.items() if value is not None)
         return ["nestfl", "compare", *self.overrides, *(text for each in given for text in each)]
 
@@ -65,10 +70,11 @@ def compare(request: Request) -> int:
         except (ValueError, OSError, LaunchError) as error:
             errors.out(f"nestfl compare: {error}", highlight=False)
             return 2
-        comparison.write(request.command(), baseline, request.target)
+        target = Target(request.target, request.target_score)
+        comparison.write(request.command(), baseline, target)
         _show(known.tables, known.warnings, console)
         code = _run(comparison, slots, request, console, errors)
-        outcome = Outcome.of(comparison, baseline, request.target, known)
+        outcome = Outcome.of(comparison, baseline, target, known)
         if not outcome.groups:
             return code
         _show(outcome.tables(), outcome.warnings, console)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nestfl.comparing.fairness import settings_of
-from nestfl.comparing.results import Result
+from nestfl.comparing.results import Result, Target
 from nestfl.comparing.trials import Trial
 from server_app.config.composing import Config, load
 from server_app.config.saved import CONFIG_FILE
@@ -59,7 +59,10 @@ class Comparison:
 
     def results(self) -> list[Result]:
         """Return the results of the trials that have finished."""
-        found = (Result.read(trial, self.directory(trial)) for trial in self.trials)
+        found = (
+            Result.read(trial, self.directory(trial), config.train.epochs)
+            for trial, config in zip(self.trials, self.configs, strict=True)
+        )
         return [result for result in found if result is not None]
 
     def unfinished(self) -> list[Trial]:
@@ -100,22 +103,26 @@ class Comparison:
         shutil.rmtree(directory)
         return False
 
-    def write(
-        self, command: Sequence[str], baseline: Mapping[str, str], target: float | None
-    ) -> None:
+    def write(self, command: Sequence[str], baseline: Mapping[str, str], target: Target) -> None:
         """Write down what is compared, for `read`."""
-        trials = [{"run": each.name, "choices": dict(each.choices)} for each in self.trials]
-        record = {"command": command, "baseline": baseline, "target": target, "trials": trials}
+        record = {
+            "command": command,
+            "baseline": baseline,
+            "target": target.share,
+            "target_score": target.score,
+            "trials": [{"run": each.name, "choices": dict(each.choices)} for each in self.trials],
+        }
         write_text(self.folder / COMPARISON_FILE, json.dumps(record, indent=2) + "\n")
 
     @classmethod
-    def read(cls, folder: Path) -> tuple[Comparison, dict[str, str], float | None]:
+    def read(cls, folder: Path) -> tuple[Comparison, dict[str, str], Target]:
         """Return what was compared in a folder, of the runs that are there; baseline and target."""
         file = folder / COMPARISON_FILE
         try:
             record = json.loads(file.read_text(encoding="utf-8"))
             trials = [Trial(dict(each["choices"])) for each in record["trials"]]
-            baseline, target = dict(record["baseline"]), record["target"]
+            baseline = dict(record["baseline"])
+            target = Target(record["target"], record.get("target_score", Target.score))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{file} is no record of a comparison: {error}") from error
         there = [each for each in trials if (folder / each.name / CONFIG_FILE).exists()]

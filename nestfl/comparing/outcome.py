@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from nestfl.comparing.fairness import (
 from nestfl.comparing.result_tables import (
     ResultTable,
     accuracy_table,
+    computation_table,
     cost_table,
     default_target,
     difference_of,
@@ -34,7 +35,7 @@ from nestfl.comparing.result_tables import (
     perplexity_tables,
     target_table,
 )
-from nestfl.comparing.results import IMPROVING, Group, Result, grouped, score_names
+from nestfl.comparing.results import IMPROVING, Group, Result, Target, grouped, score_names
 from server_app.record.files import REPORT_FILE, write_text
 from server_app.record.metrics import finite
 
@@ -70,8 +71,7 @@ class Outcome:
     groups: Sequence[Group]
     baseline: Mapping[str, str]
     """The choices that others are compared to."""
-    target: float | None
-    """The mean accuracy to reach."""
+    target: Target
     known: Known
     warnings: Sequence[str]
     """Of what the runs have shown."""
@@ -81,7 +81,7 @@ class Outcome:
         cls,
         comparison: Comparison,
         baseline: Mapping[str, str],
-        target: float | None,
+        target: Target,
         known: Known,
     ) -> Outcome:
         """Return what the runs that have finished come to; those that have not are named."""
@@ -100,12 +100,13 @@ class Outcome:
         cls,
         results: Sequence[Result],
         baseline: Mapping[str, str],
-        target: float | None,
+        target: Target,
         known: Known = Known(),  # noqa: B008  (frozen)
     ) -> Outcome:
         """Return what results come to."""
         groups = grouped(results)
-        target = default_target(groups) if target is None else target
+        if target.share is None:
+            target = default_target(groups, target.score)
         warnings = [*other_steps(results), *still_improving(groups, IMPROVING)]
         return cls(groups, baseline, target, known, warnings)
 
@@ -116,10 +117,12 @@ class Outcome:
         found = [accuracy_table(self.groups), *perplexity_tables(self.groups)]
         found += exit_tables(self.groups)
         found += filter(None, [drop_table(self.groups)])
-        if self.target is not None:
+        if self.target.share is not None:
             found.append(target_table(self.groups, self.target))
-        if (differences := difference_table(self.groups, self.baseline)) is not None:
-            found.append(differences)
+        found += filter(None, [
+            computation_table(self.groups, self.target),
+            difference_table(self.groups, self.baseline),
+        ])  # fmt: skip
         return found
 
     def write(self, comparison: Comparison) -> list[str]:
@@ -172,7 +175,8 @@ class Outcome:
     def _json(self) -> dict[str, Any]:
         return {
             "baseline": dict(self.baseline),
-            "target": self.target,
+            "target": self.target.share,
+            "target_score": self.target.score,
             "costs": [asdict(each) for each in self.known.costs],
             "groups": [self._group(group) for group in self.groups],
             "warnings": self._all_warnings(),
@@ -189,10 +193,7 @@ class Outcome:
                 "by_seed": values,
                 "difference": asdict(found) if found else None,
             }
-        spent = [
-            None if self.target is None else result.spent_until(self.target)
-            for result in group.results
-        ]
+        spent = [result.spent_until(self.target) for result in group.results]
         runs = [
             {
                 "run": result.trial.name,
@@ -208,6 +209,7 @@ class Outcome:
             for name in ("rounds", "bytes", "macs")
             if reached
         }
+        computation = group.computation(self.target)
         drops = {
             name: {**asdict(drop), "by_seed": drop.by_seed, **_spread(drop.by_seed.values())}
             for name, drop in drops_of(group, self.groups).items()
@@ -217,6 +219,7 @@ class Outcome:
             "scores": scores,
             **({"drops": drops} if drops else {}),
             "to_target": {"runs": len(reached), **to_target},
+            **({"computation": asdict(computation)} if computation else {}),
             "runs": runs,
         }
 
@@ -238,11 +241,21 @@ class Outcome:
                 own = [drop["mean"], drop["deviation"], len(drop["by_seed"])]
                 row = [f"drop of {name}", *own, *[""] * len(compared)]
                 writer.writerow([*group["choices"].values(), *row])
-            runs, *spent = group["to_target"].items()
-            for name, mean in spent:
-                row = [f"{name} to {self.target}", mean, "", runs[1], *[""] * len(compared)]
+            for name, mean, runs in self._spent_rows(group):
+                row = [name, mean, "", runs, *[""] * len(compared)]
                 writer.writerow([*group["choices"].values(), *row])
         return text.getvalue()
+
+    def _spent_rows(self, group: Mapping[str, Any]) -> Iterator[tuple[str, float, int]]:
+        """Yield what a group, as told in JSON, computed and spent: name, mean, and of how many."""
+        (_, reached), *spent = group["to_target"].items()
+        computation = dict(group.get("computation", {}))
+        if computation:
+            yield "mace", computation.pop("mace"), len(group["runs"])
+        score = "" if self.target.score == Target.score else f" {self.target.score}"
+        for name, mean in (*spent, *computation.items()):
+            if mean is not None:
+                yield f"{name} to {self.target.share}{score}", mean, reached
 
 
 def _spread(values: Collection[float]) -> dict[str, float | None]:

@@ -16,7 +16,7 @@ from rich.text import Text
 from nestfl.comparing.differences import Difference, baseline_of, difference
 from nestfl.comparing.drops import drops_of
 from nestfl.comparing.fairness import COST_NAMES, Costs
-from nestfl.comparing.results import Group, Spent, score_names
+from nestfl.comparing.results import Group, Spent, Target, score_names
 from server_app.report.tables import Table
 from training.perplexity import is_perplexity, shown
 
@@ -124,8 +124,8 @@ def exit_tables(groups: Sequence[Group]) -> list[ResultTable]:
     return [ResultTable(heading, ["", *exits], rows)] if rows else []
 
 
-def target_table(groups: Sequence[Group], target: float) -> ResultTable:
-    """Return what training took until the mean accuracy of the levels reached a target."""
+def target_table(groups: Sequence[Group], target: Target) -> ResultTable:
+    """Return what training took until an accuracy reached its target."""
     rows = []
     for group in groups:
         found = [result.spent_until(target) for result in group.results]
@@ -135,12 +135,32 @@ def target_table(groups: Sequence[Group], target: float) -> ResultTable:
             cells = [f"{_mean(spent.rounds for spent in reached):.1f}", *_amounts(reached)]
         rows.append([group.name, f"{len(reached)} of {len(found)}", *cells])
     return ResultTable(
-        f"To {100 * target:.1f} % mean accuracy of the levels",
+        f"To {target}",
         ["", "runs that reached it", "rounds", "bytes", "training MACs"],
         rows,
         ["Means over the runs that reached it, at the tests that were made. Bytes are of training, "
          "both ways, without tests and statistics; MACs are of the replies that were taken, three "
          "forward passes a step."],
+    )  # fmt: skip
+
+
+def computation_table(groups: Sequence[Group], target: Target) -> ResultTable | None:
+    """Return what clients computed until a target (FedFA's Table 2); None if not recorded."""
+    rows = []
+    for group in groups:
+        if (found := group.computation(target)) is not None:
+            epochs = "-" if found.epochs is None else f"{found.epochs:.1f}"
+            tmac = "-" if found.tmac is None else count(found.tmac)
+            rows.append([group.name, count(found.mace), epochs, tmac])
+    if not rows:
+        return None
+    return ResultTable(
+        "Computation" if target.share is None else f"Computation to {target}",
+        ["", "MACE", "T·E", "TMAC"],
+        rows,
+        ["MACE: MACs of one local epoch of all clients of a round, the mean over rounds and runs. "
+         "T·E: rounds times local epochs, and TMAC: MACE x T·E, means over the runs that reached "
+         "the target. MACs are of forward passes."],
     )  # fmt: skip
 
 
@@ -208,10 +228,10 @@ def difference_of(group: Group, base: Group, score: str) -> Difference | None:
     return difference(ours, theirs, lower_is_better=is_perplexity(score))
 
 
-def default_target(groups: Sequence[Group]) -> float | None:
-    """Return an accuracy that all runs have reached: the lowest last mean, in whole percents."""
-    means = [mean for group in groups for mean in group.values("mean").values()]
-    return math.floor(round(100 * min(means), 6)) / 100 if means else None
+def default_target(groups: Sequence[Group], score: str = Target.score) -> Target:
+    """Return an accuracy that all runs have reached: the lowest last one, in whole percents."""
+    last = [share for group in groups for share in group.values(score).values()]
+    return Target(math.floor(round(100 * min(last), 6)) / 100 if last else None, score)
 
 
 def mean_and_deviation(shares: Sequence[float]) -> str:

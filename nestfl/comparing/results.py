@@ -9,13 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from nestfl.comparing.trials import Trial, short_name
+from server_app.record.computation import mace
 from server_app.record.files import METRICS_FILE, SUMMARY_FILE
-from server_app.record.metrics import RoundMetrics, read_metrics
+from server_app.record.metrics import RoundMetrics, read_metrics, score_of
 from training.perplexity import PERPLEXITY, is_perplexity, perplexity_of
 
 SCORES = ("worst", "mean", "local", "global", "personal", "best")
@@ -23,12 +25,33 @@ SCORES = ("worst", "mean", "local", "global", "personal", "best")
 mean after the round that was best on validation data."""
 FULL_MODEL = "full model"
 """The last level, which is one of the levels: told by this name where methods have others."""
+TARGETS = {
+    "mean": "mean accuracy of the levels",
+    "worst": "worst accuracy of the levels",
+    FULL_MODEL: "accuracy of the full model",
+    "local": "local accuracy",
+    "personal": "personal accuracy",
+}
+"""The scores that may be what has to reach a target, and what they are called."""
 LAST_PART = 5
 """The last fifth of the rounds tells whether a run was still improving."""
 FEWEST_TESTS = 3
 """Tests of all levels that a slope takes."""
 IMPROVING = 0.01
 """Rise of the mean accuracy over that part from which on a run was still improving."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """An accuracy that training is to reach."""
+
+    share: float | None = None
+    """None, where it is still to be found out."""
+    score: str = "mean"
+    """Which accuracy: one of `TARGETS`."""
+
+    def __str__(self) -> str:
+        return f"{100 * (self.share or 0):.1f} % {TARGETS[self.score]}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,15 +62,17 @@ class Result:
     directory: Path
     summary: Mapping[str, Any]
     lines: Sequence[RoundMetrics]
+    epochs: int = 1
+    """Of a client's training in a round."""
 
     @classmethod
-    def read(cls, trial: Trial, directory: Path) -> Result | None:
+    def read(cls, trial: Trial, directory: Path, epochs: int) -> Result | None:
         """Return a run's result, or None if it has not finished."""
         try:
             summary = json.loads((directory / SUMMARY_FILE).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        return cls(trial, directory, summary, read_metrics(directory / METRICS_FILE))
+        return cls(trial, directory, summary, read_metrics(directory / METRICS_FILE), epochs)
 
     @cached_property
     def scores(self) -> dict[str, float]:
@@ -76,9 +101,12 @@ class Result:
     @property
     def full_model(self) -> float | None:
         """The accuracy of the last level."""
+        return self.scores.get(f"level {self._last_level}")
+
+    @cached_property
+    def _last_level(self) -> str | None:
         numbers = [name for name in self.summary["levels"] if name.isdecimal()]
-        last = max(numbers, key=int, default=None)
-        return None if last is None else self.scores.get(f"level {last}")
+        return max(numbers, key=int, default=None)
 
     @property
     def curve(self) -> list[tuple[int, float]]:
@@ -104,14 +132,29 @@ class Result:
         slope = np.polynomial.Polynomial.fit(rounds, means, 1).convert().coef[-1]
         return float(slope * fifth)
 
-    def spent_until(self, target: float) -> Spent | None:
-        """Return what training took until the mean accuracy reached a target; None if never."""
+    def spent_until(self, target: Target) -> Spent | None:
+        """Return what training took until an accuracy reached its target; None if never."""
         spent = Spent(0, 0, 0)
         for line in self.lines:
             spent = spent.with_round(line)
-            if (mean := line.get("mean")) is not None and mean >= target:
+            found = self._score(line, target.score)
+            if found is not None and target.share is not None and found >= target.share:
                 return spent
         return None
+
+    def _score(self, line: RoundMetrics, score: str) -> float | None:
+        """Return an accuracy after a round; None where it was not tested then."""
+        if score != FULL_MODEL:
+            return score_of(line, score)
+        return line.get("levels", {}).get(self._last_level or "", {}).get("accuracy")
+
+    def computation(self, target: Target) -> Computation | None:
+        """Return what training computed until a target; None where its MACs are not recorded."""
+        in_an_epoch, spent = mace(self.lines, self.epochs), self.spent_until(target)
+        if in_an_epoch is None or spent is None:
+            return None if in_an_epoch is None else Computation(in_an_epoch)
+        epochs = spent.rounds * self.epochs
+        return Computation(in_an_epoch, epochs, in_an_epoch * epochs)
 
     def steps(self) -> Iterator[tuple[int, Mapping[str, int]]]:
         """Yield for each round the clients that trained, with their examples."""
@@ -136,6 +179,18 @@ class Spent:
         return Spent(line["round"], self.bytes + sent, self.macs + macs)
 
 
+@dataclass(frozen=True)
+class Computation:
+    """What clients compute, in MACs of forward passes, as in Table 2 of FedFA."""
+
+    mace: float
+    """Of one local epoch of all clients of a round, the mean over all rounds."""
+    epochs: float | None = None
+    """T·E: rounds until the target times local epochs; None where it was not reached."""
+    tmac: float | None = None
+    """Until the target: their product."""
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """The runs that differ in their seed alone."""
@@ -155,6 +210,22 @@ class Group:
             for each in self.results
         }
         return {seed: value for seed, value in found.items() if value is not None}
+
+    def computation(self, target: Target) -> Computation | None:
+        """Return the means over its runs: MACE of all, the rest of those that reached the target.
+
+        None where no MACs are recorded.
+        """
+        found = [each for run in self.results if (each := run.computation(target))]
+        if not found:
+            return None
+        epochs = [each.epochs for each in found if each.epochs is not None]
+        tmacs = [each.tmac for each in found if each.tmac is not None]
+        return Computation(
+            fmean(each.mace for each in found),
+            fmean(epochs) if epochs else None,
+            fmean(tmacs) if tmacs else None,
+        )
 
 
 def grouped(results: Sequence[Result]) -> list[Group]:

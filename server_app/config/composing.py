@@ -262,8 +262,8 @@ def _merge_per_strategy(config: DictConfig, names: Mapping[str, str]) -> None:
     with open_dict(config):
         settings = config.pop("per_strategy", {})
         reject_unknown("per_strategy", settings, known)
-        own = config.strategy.name
-        for name in dict.fromkeys([own, names.get("strategy", own)]):
+        variant = names.get("strategy", config.strategy.name)  # none, if the experiment chose it
+        for name in dict.fromkeys([config.strategy.name, variant]):
             config.strategy.merge_with(settings.get(name, {}))
 
 

@@ -13,6 +13,7 @@ from server_app.config.typed import ConfigError
 from server_app.record.files import write_text
 from server_app.report.cards import Card, cards_of
 from server_app.report.client_section import spread_figures, spread_table
+from server_app.report.computation_section import computation_table
 from server_app.report.curves import (
     Figure,
     Legend,
@@ -70,6 +71,7 @@ class Page:
     front: Figure | None
     has_budgets: bool
     costs: Table | None
+    computation: Table | None
     fleets: Sequence[Fleet]
     level_legend: Legend
     spread: Sequence[Figure]
@@ -172,6 +174,7 @@ def page_of(
         front=front_figure(groups),
         has_budgets=any(run.budgets for group in groups for run in group.runs),
         costs=levels_costs(groups),
+        computation=computation_table(groups),
         fleets=fleets(groups),
         level_legend=[(n, f"level {level}") for n, level in enumerate(first.level_facts)],
         spread=spread_figures(groups),

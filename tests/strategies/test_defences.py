@@ -26,6 +26,7 @@ LIAR, TIMES = 3, 1e3
 METHODS = (
     *("fedavg", "decoupled", "heterofl", "heterofl strategy.own_classes=true", "scalefl"),
     *("nefl", "fjord model.norm=bn-running", "depthfl", "depthfl strategy.alpha=0.1"),
+    *("fedfa strategy.choose=largest", "flexifed strategy.choose=largest"),
 )
 DEFENCES = {
     "norm-bound": AggregationConfig("norm-bound", {"times": 0.5}),

@@ -13,7 +13,7 @@ from nestfl.comparing.drops import drops_of
 from nestfl.comparing.fairness import rivals
 from nestfl.comparing.outcome import Outcome
 from nestfl.comparing.result_tables import drop_table
-from nestfl.comparing.results import Result, grouped
+from nestfl.comparing.results import Result, Target, grouped
 from nestfl.comparing.trials import Trial, expand
 from server_app.config.composing import compose
 
@@ -83,7 +83,7 @@ def test_the_table_has_accuracies_and_the_drop() -> None:
 
 
 def test_the_files_of_a_comparison_have_the_drops() -> None:
-    outcome = Outcome.of_results(attacked_halves(*SWEEP), {"strategy": "heterofl"}, None)
+    outcome = Outcome.of_results(attacked_halves(*SWEEP), {"strategy": "heterofl"}, Target())
     texts = outcome.texts()
     assert "### Accuracy drop under attack, in percent" in texts["table.md"]
     groups = json.loads(texts["table.json"])["groups"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nestfl.cli import TARGET_SCORES
 from nestfl.comparing.fairness import (
     Costs,
     LevelCost,
@@ -22,12 +23,21 @@ from nestfl.comparing.fairness import (
 from nestfl.comparing.outcome import Known, Outcome
 from nestfl.comparing.result_tables import (
     accuracy_table,
+    computation_table,
     default_target,
     exit_tables,
     perplexity_tables,
     target_table,
 )
-from nestfl.comparing.results import Result, Spent, grouped, score_names
+from nestfl.comparing.results import (
+    TARGETS,
+    Computation,
+    Result,
+    Spent,
+    Target,
+    grouped,
+    score_names,
+)
 from nestfl.comparing.trials import Trial, expand
 from server_app.config.composing import compose
 
@@ -98,12 +108,12 @@ def worded(strategy: str, seed: int, perplexity: float) -> Result:
 def test_perplexities_stand_beside_accuracies_and_are_better_where_they_are_lower() -> None:
     ours = [worded("nefl", seed, 90 + seed) for seed in range(3)]
     theirs = [worded("heterofl", seed, 100.5 + seed) for seed in range(3)]
-    outcome = Outcome.of_results([*ours, *theirs], {"strategy": "heterofl"}, None)
+    outcome = Outcome.of_results([*ours, *theirs], {"strategy": "heterofl"}, Target())
     assert score_names(outcome.groups) == [
         *("mean", "best", "level 1"),
         *("mean perplexity", "local perplexity", "best perplexity", "level 1 perplexity"),
     ]
-    accuracy, perplexity, _, differences = outcome.tables()
+    accuracy, perplexity, _, _, differences = outcome.tables()
     assert accuracy.columns == ["", "seeds", "mean", "best", "level 1", "rise"]
     assert perplexity.columns == ["", "mean", "local", "best", "level 1"]
     assert perplexity.rows[0] == ["nefl", *("91.0 ± 1.0", "96.0 ± 1.0"), "90.0 ± 1.0", "91.0 ± 1.0"]
@@ -147,9 +157,9 @@ def test_rounds_that_were_not_tested_do_not_change_the_rise() -> None:
 
 def test_what_a_target_took_is_summed_up_to_the_first_test_that_reached_it() -> None:
     run = result(ONE, [0.2, None, 0.6, 0.5, 0.7])
-    assert run.spent_until(0.6) == Spent(rounds=3, bytes=330, macs=36)
-    assert run.spent_until(0.65) == Spent(rounds=5, bytes=550, macs=60)
-    assert run.spent_until(0.71) is None
+    assert run.spent_until(Target(0.6)) == Spent(rounds=3, bytes=330, macs=36)
+    assert run.spent_until(Target(0.65)) == Spent(rounds=5, bytes=550, macs=60)
+    assert run.spent_until(Target(0.71)) is None
 
 
 def two_seeds() -> list[Result]:
@@ -174,16 +184,74 @@ def test_groups_are_averaged_over_their_seeds() -> None:
 
 def test_the_target_is_one_that_all_runs_reached() -> None:
     groups = grouped(two_seeds())
-    assert default_target(groups) == 0.4
-    assert default_target(grouped([result(ONE, [0.29])])) == 0.29  # 100 * 0.29 is less than 29
+    assert default_target(groups) == Target(0.4)
+    lone = grouped([result(ONE, [0.29], {"1": {"accuracy": 0.317}}, local=0.5)])
+    assert default_target(lone) == Target(0.29)  # 100 * 0.29 is less than 29
+    assert default_target(lone, "full model") == Target(0.31, "full model")
+    assert default_target(lone, "local") == Target(0.5, "local")
+    assert default_target(lone, "personal") == Target(None, "personal")
 
 
 def test_what_a_target_took_is_of_the_runs_that_reached_it() -> None:
     groups = grouped(two_seeds())
-    assert [list(row) for row in target_table(groups, 0.44).rows] == [
+    assert [list(row) for row in target_table(groups, Target(0.44)).rows] == [
         ["scalefl", "2 of 2", "2.0", "220 bytes", "24"],
         ["fedavg", "1 of 2", "2.0", "220 bytes", "24"],
     ]
+
+
+def test_the_score_that_is_to_reach_a_target_is_chosen() -> None:
+    tests: list[dict[str, Any]] = [
+        {"worst": 0.1, "levels": {"1": {"accuracy": 0.7}, "2": {"accuracy": 0.2}}},
+        {"worst": 0.2, "levels": {"1": {"accuracy": 0.7}, "2": {"accuracy": 0.5}}, "local": 0.4},
+        {"worst": 0.5, "mean": 0.6, "personal": {"accuracy": 0.9}},
+    ]
+    lines = [line(number, **each) for number, each in enumerate(tests, 1)]
+    run = Result(ONE, Path("run"), {"levels": {"1": {}, "2": {}}}, lines)  # type: ignore[arg-type]
+    rounds = {"full model": 2, "local": 2, "worst": 3, "mean": 3, "personal": 3}
+    for score, reached in rounds.items():
+        assert run.spent_until(Target(0.4, score)) == Spent(reached, 110 * reached, 12 * reached)
+    assert rounds.keys() == TARGETS.keys() == set(TARGET_SCORES)
+    assert str(Target(0.4, "full model")) == "40.0 % accuracy of the full model"
+
+
+def computing(strategy: str, seed: int, curve: Sequence[float | None]) -> Result:
+    """Return a run of two local epochs, whose last round had more examples."""
+    trial = Trial({"strategy": strategy, "seed": str(seed)})
+    lines = [line(number, mean) for number, mean in enumerate(curve, 1)]
+    lines[-1]["slices"] = {"1": {"macs": 30}, "2": {"macs": 42}}
+    summary = {"rounds": len(curve), "levels": {}, "mean": curve[-1]}
+    return Result(trial, Path(trial.name), summary, lines, epochs=2)  # type: ignore[arg-type]
+
+
+def test_computation_is_that_of_local_epochs_in_forward_passes() -> None:
+    # Three passes a step, two epochs: of 12 and 72 MACs one epoch's forward passes are 2 and 12.
+    runs = [computing("scalefl", 0, [0.2, 0.6]), computing("scalefl", 1, [0.5, None, 0.6])]
+    runs += [computing("fedavg", 0, [0.1, 0.2])]
+    ours, theirs = grouped(runs)
+    assert runs[0].computation(Target(0.5)) == Computation(mace=7, epochs=4, tmac=28)
+    assert runs[1].computation(Target(0.5)) == Computation(16 / 3, 2, 32 / 3)
+    assert runs[2].computation(Target(0.5)) == Computation(7)
+    table = computation_table([ours, theirs], Target(0.5))
+    assert table is not None
+    assert table.heading == "Computation to 50.0 % mean accuracy of the levels"
+    assert table.columns == ["", "MACE", "T·E", "TMAC"]
+    assert table.rows == [["scalefl", "6.16667", "3.0", "19.3333"], ["fedavg", "7", "-", "-"]]
+    texts = Outcome.of_results(runs, {}, Target(0.5)).texts()
+    found = [group["computation"] for group in json.loads(texts["table.json"])["groups"]]
+    assert found[0] == pytest.approx({"mace": 37 / 6, "epochs": 3, "tmac": 58 / 3})
+    assert found[1] == {"mace": 7, "epochs": None, "tmac": None}
+    rows = [row for row in csv.DictReader(texts["table.csv"].splitlines()) if "mac" in row["score"]]
+    assert [(row["strategy"], row["score"], row["seeds"]) for row in rows] == [
+        *(("scalefl", score, "2") for score in ("mace", "macs to 0.5", "tmac to 0.5")),
+        ("fedavg", "mace", "1"),
+    ]
+
+
+def test_of_runs_without_macs_there_is_no_computation() -> None:
+    run = result(ONE, [0.5])
+    run.lines[0]["slices"] = {"1": {"replied": 3}}
+    assert computation_table(grouped([run]), Target(0.5)) is None
 
 
 def test_exits_have_a_table_where_levels_have_several() -> None:
@@ -196,7 +264,7 @@ def test_exits_have_a_table_where_levels_have_several() -> None:
 
 def test_the_files_of_a_comparison_say_the_same() -> None:
     known = Known(warnings=["a warning"])
-    outcome = Outcome.of_results(two_seeds(), {"strategy": "fedavg"}, None, known)
+    outcome = Outcome.of_results(two_seeds(), {"strategy": "fedavg"}, Target(), known)
     texts = outcome.texts()
     found = json.loads(texts["table.json"])
     scores = found["groups"][0]["scores"]["mean"]
@@ -210,7 +278,8 @@ def test_the_files_of_a_comparison_say_the_same() -> None:
     assert float(rows[0]["difference"]) == pytest.approx(0.11)
     assert rows[-1]["difference"] == ""
     spent = {row["score"]: (row["mean"], row["seeds"]) for row in rows if " to 0.4" in row["score"]}
-    assert spent.keys() == {f"{what} to {found['target']}" for what in ("rounds", "bytes", "macs")}
+    names = ("rounds", "bytes", "macs", "epochs", "tmac")
+    assert spent.keys() == {f"{what} to {found['target']}" for what in names}
     assert found["groups"][0]["to_target"]["runs"] == 2
     markdown = texts["table.md"]
     assert "| scalefl | 2 | 55.0 ± 7.1 | 50.0 ± 0.0 | ? |" in markdown
@@ -220,12 +289,12 @@ def test_the_files_of_a_comparison_say_the_same() -> None:
 
 def test_runs_that_still_improved_are_named() -> None:
     curve = [0.1] * 12 + [0.50, 0.52, 0.54]
-    outcome = Outcome.of_results([result(ONE, curve)], {}, None)
+    outcome = Outcome.of_results([result(ONE, curve)], {}, Target())
     assert outcome.warnings == [
         "strategy=scalefl seed=0 was still improving when it ended: the mean accuracy rose by 6.0 "
         "points in the last fifth of its rounds"
     ]
-    flat = Outcome.of_results([result(ONE, [0.1] * 12 + [0.50, 0.502, 0.504])], {}, None)
+    flat = Outcome.of_results([result(ONE, [0.1] * 12 + [0.50, 0.502, 0.504])], {}, Target())
     assert flat.warnings == []
 
 

@@ -62,8 +62,8 @@ def round_tripped(config: Config, folder: Path) -> Config:
 
 
 STRATEGIES = (
-    "decoupled, depthfl, fedavg, fjord, heterofl, nefl, nefl_d, nefl_d_nl, nefl_do, nefl_nl, "
-    "nefl_w, scalefl"
+    "decoupled, depthfl, fedavg, fedfa, fedfa_depth, fedfa_width, fjord, flexifed, heterofl, nefl, "
+    "nefl_d, nefl_d_nl, nefl_do, nefl_nl, nefl_w, scalefl"
 )
 
 
@@ -103,9 +103,10 @@ def test_every_file_can_be_chosen_or_is_part_of_another() -> None:
     files = {f"{file.parent.name}={file.stem}" for file in CONF.glob("*/*.yaml")}
     assert files - set(EVERY_CHOICE) == {
         *("dataset=_shared", "dataset=_text", "model=_bert", "model=_resnet", "model=_vit"),
-        *("dataset=_language", "model=_transformer", "fleet=_shared", "strategy=_choosing"),
-        *("strategy=_shared", "experiment=_bench", "experiment=_bench_photos"),
-        "experiment=_scalefl_cifar",
+        *("dataset=_language", "model=_transformer"),
+        *("strategy=_shared", "strategy=_choosing", "fleet=_shared"),
+        *("experiment=_bench", "experiment=_bench_photos", "experiment=_scalefl_cifar"),
+        "experiment=_fedfa",
         *("experiment=_scalefl_imagenet", "experiment=_scalefl_text", "experiment=_nefl"),
     }
     nested = list(CONF.glob("*/*/*.yaml"))

@@ -9,6 +9,7 @@ import pytest
 
 from server_app.report.bars import Lane
 from server_app.report.client_section import spread_figures, spread_table, worst_tenth
+from server_app.report.computation_section import computation_table
 from server_app.report.fleet_section import MOST_TILES, fleets, levels_costs
 from server_app.report.grouping import Group
 from server_app.report.run_data import RunData
@@ -93,10 +94,30 @@ def test_levels_have_what_they_cost_and_what_was_spent_on_them() -> None:
     }  # fmt: skip
 
 
+def test_computation_is_of_local_epochs_of_levels_rounds_and_all() -> None:
+    record = fleet(4, levels=2)
+    lines = [round_of(number, record) for number in (1, 2, 3)]
+    # Two clients hold level 2, of 2 MMACs an example; in the last round only one of them replied.
+    lines[2]["slices"]["2"] |= {"replied": 1, "macs": 300_000_000}
+    run = run_data(lines, record, {"train": {"epochs": 5}})
+    table = computation_table(alone(run))
+    assert table is not None
+    # A round's level 1: 300 M / (3 passes x 5 epochs) = 20 M of two clients; level 2: 40, 40, 20 M.
+    assert table.rows == [
+        ["1", "2", "10 M", "20 M", "300 M"],
+        ["2", "2", "20 M", "33.3 M", "500 M"],
+        ["all", "4", "14.5 M", "53.3 M", "800 M"],  # 160 M of 11 client-rounds
+    ]
+    several = computation_table([Group("a", [run]), Group("b", [run])])
+    assert several is not None
+    assert [row[:2] for row in several.rows] == [["a", "4"], ["b", "4"]]
+
+
 def test_of_an_old_run_no_fleet_is_shown() -> None:
     groups = alone(run_data([round_of(1, fleet())]))
     assert fleets(groups) == []
     assert levels_costs(groups) is None
+    assert computation_table(groups) is None
 
 
 def test_the_worst_tenth_is_rounded_up_to_whole_clients() -> None:

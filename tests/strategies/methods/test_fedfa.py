@@ -10,11 +10,11 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from models import Slice
-from protocol.records import Choice, Profile, Trained, Work
+from models import Slice, extract
+from protocol.records import Choice, Profile, Work
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
-from strategies.aggregation.update import Update
+from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.choosing import union
 from strategies.fleet.enrolment import Client
 from strategies.levels.grafting import grafted
@@ -30,7 +30,6 @@ SMALL = (
 )
 TWO, THREE = (0, 1), (0, 1, 2)
 NARROW, WIDE = 2 / 3, 1.0
-ALL = Trained(10, 0.5, 1.0)
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def reply(strategy: FedFA, number: int, value: float, **values: float) -> Update
 def averaged(strategy: FedFA, *updates: Update) -> dict[str, Tensor]:
     aggregator = strategy.aggregator()
     for update in updates:
-        aggregator.add(strategy.counted(update, ALL))
+        aggregator.add(update)
     return aggregator.result(strategy.state)
 
 
@@ -172,7 +171,7 @@ def test_what_nobody_held_stays() -> None:
 def test_statistics_of_grafted_blocks_are_nobodys() -> None:
     shallow, deep = (architecture((blocks,) * 3, NARROW) for blocks in (TWO, THREE))
     strategy = fedfa("strategy.flexible=depth", shallow, deep)
-    update = strategy.counted(reply(strategy, 0, 1), ALL)
+    update = strategy.grafted(reply(strategy, 0, 1))
     assert "layer1.1.act1.norm.running_mean" in update.state
     assert "layer1.2.act1.norm.running_mean" not in update.state
     assert "layer1.2.act1.norm.weight" in update.state
@@ -202,12 +201,14 @@ def test_a_client_gets_the_first_blocks_and_channels() -> None:
     assert not any(name.startswith("layer2.2") for name in net)
 
 
-def test_a_global_model_that_nobody_chose_gets_statistics_from_the_next_largest() -> None:
+def test_a_global_model_that_nobody_chose_gets_statistics_from_all_who_may_afford_it() -> None:
     one = Slice((WIDE, NARROW, NARROW), (TWO, THREE, TWO))
     other = Slice((NARROW, NARROW, WIDE), (TWO, TWO, THREE))
     strategy = fedfa("", one, other)
     gathered = [[c.level.number for c in strategy.gathered_by(client(n))] for n in (0, 1)]
-    assert sorted(gathered) == [[1], [2, 3]]
+    assert sorted(gathered) == [[1, 3], [2, 3]]
+    small = next(n for n in (0, 1) if strategy.level_of(client(n)).number == 1)
+    assert len(strategy.gathered_by(client(small, budget=0.3))) == 1  # no more than it affords
     chosen = fedfa("", one, union([one, other]))
     gathered = [[c.level.number for c in chosen.gathered_by(client(n))] for n in (0, 1)]
     assert sorted(gathered) == [[1], [2]]
@@ -314,6 +315,53 @@ def test_a_run_resumed_goes_on_with_the_same_architectures_bit_for_bit(
     assert all(torch.equal(whole.state[name], t) for name, t in again.state.items())
 
 
+def test_bounds_see_what_a_client_has_changed_not_what_was_grafted() -> None:
+    """A shallow client that sends back what it got has changed nothing, whatever is grafted."""
+    small, large = architecture((TWO,) * 3, NARROW), architecture((THREE,) * 3, WIDE)
+    for bound in ("aggregation=norm_bound", "aggregation=clipped"):
+        strategy = fedfa(f"{bound} aggregation.times=1e-6", small, large)
+        submodel = strategy.submodels.at(strategy.levels[0])
+        sent = extract(strategy.state, submodel.map)
+        held = submodel.level.slice
+        found = averaged(strategy, Update(sent, submodel.map, 1.0, 0, held, 1, strategy.state))
+        last, before = "layer1.2.conv1.weight", strategy.state["layer1.1.conv1.weight"]
+        torch.testing.assert_close(found[last][:8, :8], before[:8, :8])  # grafted, not drawn back
+
+
+def test_a_layer_that_is_nearly_nothing_is_refused() -> None:
+    """Its scale factor would have no limit: one client could blow up a layer of all."""
+    large = architecture((THREE,) * 3, WIDE)
+    strategy = fedfa("", large, large)
+    honest, hostile = reply(strategy, 0, 0.1), reply(strategy, 1, 0.1)
+    weight = hostile.state["layer1.0.conv2.weight"]
+    weight.fill_(1e-12)
+    weight.view(-1)[:9] = 0.1
+    aggregator = strategy.aggregator()
+    aggregator.add(honest)
+    with pytest.raises(RefusedUpdateError, match=r"scale: layer1.0.conv2.weight has a norm of"):
+        aggregator.add(hostile)
+    assert aggregator.result(strategy.state)["layer1.0.conv2.weight"].max() < 0.2
+
+
+def test_who_does_not_choose_in_time_is_left_out(federate: Federate) -> None:
+    def silent(number: int, message: Message, reply: Message) -> Message | None:
+        silences = number == 2 and message.metadata.message_type == "query.architecture"
+        return None if silences else reply
+
+    strategy, lines = federate("rounds=1 deadline=4 in_flight=1", InProcessGrid(4, silent))
+    assert sorted(strategy.clients) == [0, 1]  # nor was there time to ask client 3
+    assert len(lines[-1]["left_out"]) == 2
+    assert any("no time left to ask" in why for why in lines[-1]["left_out"].values())
+
+
+def test_a_choice_that_costs_too_much_by_now_is_asked_anew() -> None:
+    small, large = architecture((TWO,) * 3, NARROW), architecture((THREE,) * 3, WIDE)
+    strategy = fedfa("strategy.smallest=0", small, large)
+    assert strategy._still_fits(client(1))
+    assert not strategy._still_fits(client(1, budget=0.4))  # another device under its number
+    assert strategy._still_fits(client(0, budget=0.01))  # the smallest is anyone's
+
+
 def test_one_that_joins_later_holds_the_largest_level_in_its_choice() -> None:
     small, large = architecture((TWO,) * 3, NARROW), architecture((THREE,) * 3, WIDE)
     strategy = fedfa("", small, large)
@@ -338,6 +386,8 @@ def test_a_choice_is_sent_and_read_back() -> None:
         ("strategy.smallest=1.5", "smallest is 1.5: expected a share"),
         ("strategy.batches=1", "batches is 1: expected at least 2"),
         ("strategy.percentile=0", "percentile is 0.0: expected above 0, to 100"),
+        ("fleet.spread=1", "fleet.spread is 1, but clients hold what they have chosen"),
+        ("strategy.least_norm=1", "least_norm is 1.0: expected a share, less than 1"),
         ("strategy.reading=outer", "unknown strategy.reading 'outer'"),
     ],
 )

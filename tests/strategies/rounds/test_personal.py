@@ -139,3 +139,10 @@ def test_a_run_s_summary_and_page_have_it(tmp_path: Path) -> None:
     assert all(0 <= level["personal"] <= 1 for level in summary["levels"].values())
     page = (tmp_path / "run" / "report.html").read_text()
     assert "what each client has trained on its own test part" in page
+
+
+@pytest.mark.parametrize("loss", [1.7e308, float("inf"), float("nan"), -1.0])
+def test_a_loss_that_no_mean_can_take_is_refused(loss: float) -> None:
+    record = Trained(1, 0.5, 1.0, personal=Personal(0.5, loss)).record()
+    with pytest.raises(ProtocolError, match="loss is"):
+        Trained.read(RecordDict({"metrics": record}))
