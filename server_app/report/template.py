@@ -73,7 +73,7 @@ validation data.{% endif %}</p>
 </section>
 <section id="fleet"><h2>The fleet</h2>
 {% if page.costs %}{{ table(page.costs) }}{% else %}<p>{{ page.no_fleet }}</p>{% endif %}
-{% if page.computation %}{{ table(page.computation) }}{% endif %}
+{% if page.computation %}<h3>Computation</h3>{{ table(page.computation) }}{% endif %}
 {% for fleet in page.fleets %}
 {% if page.fleets|length == 1 %}
 <h3>Clients</h3><p class="faint">{{ fleet.tile_note }}</p>

@@ -129,8 +129,9 @@ def test_rows_have_architectures_of_a_small_network_scaled_down(recipe: str, met
 )
 def test_a_row_runs_scaled_down(recipe: str, method: str, more: str, tmp_path: Path) -> None:
     row = f"experiment=fedfa_{recipe} strategy={method} scale=small {more}"
-    config = compose(f"{row} rounds=1 strategy.trials=2 report=false output={tmp_path} name=run")
-    federated = server.run(InProcessGrid(8), config)
+    tiny = "rounds=1 fleet.clients=4 strategy.trials=2 report=false"
+    config = compose(f"{row} {tiny} output={tmp_path} name=run")
+    federated = server.run(InProcessGrid(4), config)
     (line,) = RunRecord(tmp_path / "run").metrics()
     assert line["clients"]["replied"] == 4
     assert len(line["levels"]) == len(federated.levels) >= 2
