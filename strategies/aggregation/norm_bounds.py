@@ -154,7 +154,9 @@ class ClippedToMedian:
     """Shortens updates to `times` the median norm of their level's in this round.
 
     A level with fewer than three replies is compared with all levels: by norms relative to that of
-    the slice. All replies must be there for that: they wait on disk.
+    the slice. Of an even number it is the lower middle one: where half of them are liars', the mean
+    of the two in the middle is theirs as well. All replies must be there for that: they wait on
+    disk.
     """
 
     def __init__(self, times: float, inner: Inner) -> None:
@@ -182,7 +184,7 @@ class ClippedToMedian:
         """Hand the updates on, now that the medians are known."""
         medians = self._medians()
         relative = [norms.change / norms.slice for norms in self._norms if norms.slice]
-        overall = statistics.median(relative) if relative else 0.0
+        overall = statistics.median_low(relative) if relative else 0.0
         for update, norms in zip(self._spool.updates(), self._norms, strict=True):
             median = medians.get(update.level, overall * norms.slice)
             self.inner.add(shortened(update, norms, self.times * median))
@@ -193,7 +195,7 @@ class ClippedToMedian:
         found: dict[int, list[float]] = defaultdict(list)
         for spooled, norms in zip(self._spool.kept, self._norms, strict=True):
             found[spooled.update.level].append(norms.change)
-        return {level: statistics.median(own) for level, own in found.items() if len(own) >= FEW}
+        return {level: statistics.median_low(own) for level, own in found.items() if len(own) >= FEW}
 
 
 def _positive(value: object) -> bool:

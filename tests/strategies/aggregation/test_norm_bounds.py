@@ -155,12 +155,17 @@ def test_the_bound_may_be_the_median_of_the_level() -> None:
 
 def test_a_level_with_fewer_than_three_replies_is_compared_with_all_levels() -> None:
     updates = [moved(WIDE, by, 2) for by in (0.5, 1.0, 1.5)]  # 0.25, 0.5 and 0.75 of the slice
-    lone = [moved(NARROW, 100.0, 1)]  # 50 times its slice, of which 0.625 is the median of all
+    lone = [moved(NARROW, 100.0, 1)]  # 50 times its slice, of which 0.5 is the lower middle of all
     after = folded(clipped(of="median"), *updates, *lone)
     assert after[3, 3] == pytest.approx(2 + (0.5 + 1 + 1) / 3)
-    assert after[0, 0] == pytest.approx(2 + (0.5 + 1 + 1 + 1.25) / 4)
-    two = [moved(NARROW, 100.0, 1), moved(NARROW, 1.0, 1)]  # the median of all is now 0.5
+    assert after[0, 0] == pytest.approx(2 + (0.5 + 1 + 1 + 1) / 4)
+    two = [moved(NARROW, 100.0, 1), moved(NARROW, 1.0, 1)]  # the median of all is 0.5
     assert folded(clipped(of="median"), *updates, *two)[0, 0] == pytest.approx(2 + 4.5 / 5)
+
+
+def test_two_liars_of_four_are_held_to_what_the_others_do() -> None:
+    updates = [moved(WIDE, by) for by in (0.5, 1.0, 100.0, 200.0)]
+    assert folded(clipped(of="median"), *updates)[0, 0] == pytest.approx(2 + (0.5 + 3 * 1) / 4)
 
 
 def test_a_result_can_be_asked_for_again() -> None:
