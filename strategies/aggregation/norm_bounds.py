@@ -195,7 +195,9 @@ class ClippedToMedian:
         found: dict[int, list[float]] = defaultdict(list)
         for spooled, norms in zip(self._spool.kept, self._norms, strict=True):
             found[spooled.update.level].append(norms.change)
-        return {level: statistics.median_low(own) for level, own in found.items() if len(own) >= FEW}
+        return {
+            level: statistics.median_low(own) for level, own in found.items() if len(own) >= FEW
+        }
 
 
 def _positive(value: object) -> bool:
