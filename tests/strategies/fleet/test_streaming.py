@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from strategies.fleet.streaming import Reply, stream
+from strategies.fleet.streaming import ALLOWANCE, Reply, stream
 from tests.support.scripted import Answer, Clock, Script, ScriptedGrid, after, letters, message
 
 
@@ -168,15 +168,16 @@ def test_of_an_errors_reason_the_last_line_that_says_something_is_told(
     assert reply.detail == detail
 
 
-def test_a_reply_may_have_64_kib_more_than_its_message(clock: Clock) -> None:
-    grid = ScriptedGrid(clock, [], replying(letters(1000 + 65_536)))
+def test_a_reply_may_have_512_kib_more_than_its_message(clock: Clock) -> None:
+    assert ALLOWANCE == 512 * 1024
+    grid = ScriptedGrid(clock, [], replying(letters(1000 + ALLOWANCE)))
     question = Message(letters(1000), dst_node_id=1, message_type="query")
     (reply,) = stream(grid, [(1, question)], 16)
     assert reply.message is not None
-    grid.script = replying(letters(1000 + 65_537))
+    grid.script = replying(letters(1000 + ALLOWANCE + 1))
     (reply,) = stream(grid, [(1, question)], 16)
     assert (reply.message, reply.failure, reply.refused) == (None, "too-large", True)
-    assert reply.detail == "66537 bytes, expected at most 66536"
+    assert reply.detail == "525289 bytes, expected at most 525288"
 
 
 def test_a_reply_that_cannot_be_read_is_refused_and_others_are_taken(
