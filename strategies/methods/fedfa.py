@@ -23,7 +23,8 @@ from strategies.aggregation.grafted import Grafted
 from strategies.aggregation.norm_bounds import Inner
 from strategies.aggregation.scaled_by_norm import LayerNorm95, Reading, Scale, ScaledByNorm
 from strategies.aggregation.update import Update
-from strategies.choosing import ChoiceSettings, ChoosingStrategy, union
+from strategies.choice_settings import ChoiceSettings
+from strategies.choosing import ChoosingStrategy, union
 from strategies.federation import Federation
 from strategies.fleet.enrolment import Client
 from strategies.levels.grafting import grafted

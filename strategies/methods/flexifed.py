@@ -23,7 +23,8 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from models import Slice
-from strategies.choosing import ChoiceSettings, ChoosingStrategy
+from strategies.choice_settings import ChoiceSettings
+from strategies.choosing import ChoosingStrategy
 from strategies.fleet.enrolment import Client
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Cut

@@ -10,7 +10,7 @@ from data import client_data
 from server_app import app as server
 from server_app.config.composing import Config, choices, compose
 from server_app.record.run_record import RunRecord
-from strategies.choosing import ChoiceSettings
+from strategies.choice_settings import ChoiceSettings
 from strategies.levels.cost import price_of
 from strategies.method_settings import PlannedSettings
 from tests.support.grids import InProcessGrid
