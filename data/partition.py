@@ -36,6 +36,8 @@ def partition(spec: DatasetSpec, labels: NDArray[np.int64]) -> list[Rows]:
             f"partition {spec.partition} leaves a client with {smallest} examples, fewer than "
             f"min_examples {spec.min_examples}; lower clients, or deal them out less skewed"
         )
+    if spec.partition == "shares":  # which are those of the clients' numbers
+        return [rows[part] for part in parts]
     # Shuffled again, because some partitioners make classes or sizes depend on the client's number,
     # and so may the capacity of a simulated device.
     return [rows[parts[place]] for place in rng.permutation(spec.clients)]
@@ -96,6 +98,9 @@ def _partitioner(spec: DatasetSpec, examples: int, rng: np.random.Generator) -> 
         )
     if spec.partition == "uneven":
         return SizePartitioner(_uneven_sizes(spec, examples, rng).tolist())
+    if spec.partition == "shares":
+        shares = np.array(spec.shares)
+        return SizePartitioner(apportioned(examples, shares / shares.sum()).tolist())
     # Quantity skew of Li et al., arXiv:2102.02079: sizes ~ Dirichlet(alpha).
     shares = rng.dirichlet(np.full(spec.clients, spec.alpha))
     spare = examples - spec.clients * spec.min_examples

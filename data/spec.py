@@ -8,10 +8,10 @@ from typing import Literal, get_args
 
 from data.catalog import CATALOG, DataError, ImageFacts, LanguageFacts, TextFacts
 
-PartitionKind = Literal["iid", "dirichlet", "classes", "sizes", "uneven"]
+PartitionKind = Literal["iid", "dirichlet", "classes", "sizes", "uneven", "shares"]
 PARTITION_KINDS: tuple[PartitionKind, ...] = get_args(PartitionKind)
 LocalTestKind = Literal["own", "global"]
-DEALT_BY_AMOUNT: tuple[PartitionKind, ...] = ("iid", "sizes", "uneven")
+DEALT_BY_AMOUNT: tuple[PartitionKind, ...] = ("iid", "sizes", "uneven", "shares")
 """Those that do not ask which class an example is of."""
 WHITESPACE = "whitespace"
 """What makes words of a running text, unless another tokenizer is named."""
@@ -34,6 +34,9 @@ class DatasetSpec:
     """The fewest and the most examples of a client of `uneven` or `classes`, which of the latter
     has equally many of each of its classes. None deals out all: to clients of `uneven` up to twice
     as many as to others."""
+    shares: tuple[float, ...] | None = None
+    """How much of the data each client of `shares` has, in the order of their numbers and relative
+    to the others."""
     min_examples: int = 1
     """The fewest examples a client may have, all its parts together."""
     validation: float = 0.1
@@ -78,6 +81,7 @@ class DatasetSpec:
             )
         _check_choice("local_test", self.local_test, get_args(LocalTestKind))
         self._check_examples_per_client()
+        self._check_shares()
         for field in ("clients", "min_examples", "local_test_examples", "max_train", "max_test"):
             number = getattr(self, field)
             if number is not None and number < 1:
@@ -105,6 +109,15 @@ class DatasetSpec:
             raise DataError(
                 f"examples_per_client is {list(given)}, but partition {self.partition} deals out "
                 "all examples: choose uneven or classes, or null"
+            )
+
+    def _check_shares(self) -> None:
+        given = self.shares or ()
+        positive = all(0 < share < math.inf for share in given)
+        if self.partition == "shares" and (len(given) != self.clients or not positive):
+            raise DataError(
+                f"shares are {list(given)}: expected a number above 0 for each of {self.clients} "
+                "clients"
             )
 
     @property

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any, Literal, Self
 
 from data.spec import DatasetSpec
+from inference.topology import Node, Serving, Topology
 from models import Slice, Task, family
 from protocol.attack import Attack, Sabotage
 from protocol.records import Work
@@ -85,6 +86,12 @@ class FleetConfig:
     every round draws it anew (NeFL, B.5)."""
     attack: Attack = field(default_factory=Attack)
     """What some of the clients do to the others."""
+    nodes: tuple[Node, ...] = ()
+    """The clients as nodes that will answer requests together, in the order of their numbers; none
+    where that is no matter."""
+    serving: str | None = None
+    """Which share of the requests each exit answers, such as 80-15-5; None goes by the nodes' own
+    transfer rates."""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "clients")
@@ -102,6 +109,24 @@ class FleetConfig:
             raise ValueError(
                 f"attack.share is {attack.share}: of {self.clients} clients that is nobody"
             )
+        if self.nodes and len(self.nodes) != self.clients:
+            raise ValueError(
+                f"{len(self.nodes)} nodes, but {self.clients} clients: expected one each"
+            )
+        if self.serving is not None and not self.nodes:
+            raise ValueError(
+                f"serving is {self.serving!r}, but this fleet has no nodes: choose one that has, "
+                "such as fleet=cis_7"
+            )
+        _ = self.topology  # which is checked when it is made
+
+    @cached_property
+    def topology(self) -> Topology | None:
+        """The nodes, with transfer rates as `serving` says; None where there are none."""
+        if not self.nodes:
+            return None
+        made = Topology(self.nodes)
+        return made if self.serving is None else made.serving(Serving.read(self.serving))
 
     @property
     def tiers(self) -> tuple[Tier, ...]:

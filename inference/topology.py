@@ -1,0 +1,242 @@
+"""Nodes that answer requests together: who passes them on to whom, and how many.
+
+Kaplan et al., "Federated Learning for Collaborative Inference Systems" (CIS), Section 3.1. Requests
+arrive at nodes. A node answers some at its exit, and transfers the others to its parents, which have
+later exits. Later exits are better, so nodes transfer as many as they may.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+
+
+class TopologyError(ValueError):
+    """Nodes that make no system, in one sentence that names the one."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node, and what comes in and may go out, in requests per second."""
+
+    name: str
+    exit: int
+    """The number of the exit that it answers at, counted from 1."""
+    parents: tuple[str, ...] = ()
+    """Who it transfers requests to; a node without parents answers them all."""
+    shares: tuple[float, ...] = ()
+    """How transfers are divided over several parents, relative to each other; none is equally."""
+    arrival: float = 0.0
+    """Requests that come in here first."""
+    max_transfer: float | None = None
+    """The most that it may transfer; None transfers all."""
+
+    @property
+    def divided(self) -> dict[str, float]:
+        """Which share of its transfers each parent has."""
+        shares = self.shares or (1.0,) * len(self.parents)
+        return {p: share / sum(shares) for p, share in zip(self.parents, shares, strict=True)}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a node comes to, in requests per second: Eqs. (2) and (3)."""
+
+    incoming: float
+    transfer: float
+
+    @property
+    def serving(self) -> float:
+        """What it answers itself."""
+        return self.incoming - self.transfer
+
+    @property
+    def forwarded(self) -> float:
+        """The share of what comes in that it transfers: 1 - f of the paper."""
+        return self.transfer / self.incoming if self.incoming else 0.0
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How requests are divided over the exits that answer them: x-y-z of the paper."""
+
+    parts: tuple[float, ...]
+    """Of each exit, relative to the others."""
+
+    @classmethod
+    def read(cls, text: str) -> Serving:
+        """Return what is written as 80-15-5."""
+        try:
+            parts = tuple(float(part) for part in text.split("-"))
+        except ValueError:
+            parts = ()
+        if not parts or not all(map(math.isfinite, parts)) or sum(parts) == 0:
+            raise TopologyError(
+                f"serving is {text!r}: expected a number for each exit, such as 80-15-5"
+            )
+        return cls(parts)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of the requests that each exit answers."""
+        return tuple(part / sum(self.parts) for part in self.parts)
+
+    def __str__(self) -> str:
+        return "-".join(f"{part:g}" for part in self.parts)
+
+
+PAPERS_SERVING = tuple(
+    map(
+        Serving.read,
+        ("80-15-5", "60-30-10", "45-35-20", "33-33-33", "20-35-45", "10-30-60", "5-15-80"),
+    )
+)
+"""The seven settings of the paper's Table 1."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The nodes of a system: a tree, or any graph without cycles."""
+
+    nodes: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        _check(self.nodes)
+
+    @cached_property
+    def named(self) -> dict[str, Node]:
+        """The nodes by name."""
+        return {node.name: node for node in self.nodes}
+
+    @property
+    def exits(self) -> int:
+        """How many exits there are: the number of the last one that a node has."""
+        return max(node.exit for node in self.nodes)
+
+    @cached_property
+    def upwards(self) -> tuple[Node, ...]:
+        """The nodes, each after all who transfer to it."""
+        return tuple(self.named[name] for name in _sorter(self.nodes).static_order())
+
+    @cached_property
+    def rates(self) -> dict[str, Rates]:
+        """What each node comes to: it transfers the most that it may (footnote 2 of the paper)."""
+        incoming = {node.name: node.arrival for node in self.nodes}
+        found = {}
+        for node in self.upwards:
+            most = math.inf if node.max_transfer is None else node.max_transfer
+            transfer = min(most, incoming[node.name]) if node.parents else 0.0
+            found[node.name] = Rates(incoming[node.name], transfer)
+            for parent, share in node.divided.items():
+                incoming[parent] += transfer * share
+        return {node.name: found[node.name] for node in self.nodes}
+
+    @property
+    def exit_rates(self) -> tuple[float, ...]:
+        """What the nodes of each exit answer together: Lambda of Eq. (5)."""
+        return tuple(
+            math.fsum(self.rates[node.name].serving for node in self.nodes if node.exit == exit)
+            for exit in range(1, self.exits + 1)
+        )
+
+    @property
+    def exit_shares(self) -> tuple[float, ...]:
+        """The same, as shares of all requests."""
+        total = math.fsum(self.exit_rates)
+        return tuple(rate / total for rate in self.exit_rates)
+
+    def serving(self, setting: Serving) -> Topology:
+        """Return the same nodes with transfer rates by which their exits answer these shares.
+
+        All nodes of an exit transfer the same share of what comes in.
+        """
+        if len(setting.parts) != self.exits:
+            raise TopologyError(
+                f"serving is {setting}: expected {self.exits} numbers, one for each exit"
+            )
+        limited, incoming = {}, {node.name: node.arrival for node in self.nodes}
+        for node in self.upwards:
+            here, above = sum(setting.parts[node.exit - 1 :]), sum(setting.parts[node.exit :])
+            most = incoming[node.name] * above / here if here else 0.0
+            limited[node.name] = replace(node, max_transfer=most)
+            for parent, share in node.divided.items():
+                incoming[parent] += most * share
+        found = Topology(tuple(limited[node.name] for node in self.nodes))
+        reached = zip(found.exit_shares, setting.shares, strict=True)
+        if any(abs(share - asked) > 1e-9 for share, asked in reached):
+            come_to = "-".join(f"{100 * share:.3g}" for share in found.exit_shares)
+            raise TopologyError(
+                f"serving is {setting}, but these nodes come to {come_to}: where requests arrive "
+                "at later exits, or pass one over, give nodes max_transfer instead"
+            )
+        return found
+
+
+def _check(nodes: Sequence[Node]) -> None:
+    """Raise `TopologyError` for the first node that is wrong."""
+    if not nodes:
+        raise TopologyError("no nodes: expected at least one")
+    names = [node.name for node in nodes]
+    for node in nodes:
+        if names.count(node.name) > 1:
+            raise TopologyError(f"two nodes have the name {node.name!r}")
+        _check_numbers(node)
+        for parent in node.parents:
+            if parent not in names:
+                raise TopologyError(
+                    f"node {node.name!r} has the parent {parent!r}, which is none of the nodes: "
+                    f"choose from {', '.join(names)}"
+                )
+    try:
+        order = list(_sorter(nodes).static_order())
+    except CycleError as error:
+        circle = " -> ".join(reversed(error.args[1]))
+        raise TopologyError(f"requests would go round in a circle: {circle}") from None
+    by_name = {node.name: node for node in nodes}
+    for node in nodes:
+        for parent in node.parents:
+            if by_name[parent].exit <= node.exit:
+                raise TopologyError(
+                    f"node {node.name!r} has exit {node.exit}, but its parent {parent!r} has exit "
+                    f"{by_name[parent].exit}: expected a later one"
+                )
+    _check_reached([by_name[name] for name in order])
+
+
+def _check_numbers(node: Node) -> None:
+    if node.exit < 1:
+        raise TopologyError(f"node {node.name!r} has exit {node.exit}: expected 1 or more")
+    for what, rate in (("arrival", node.arrival), ("max_transfer", node.max_transfer)):
+        if rate is not None and not 0 <= rate < math.inf:
+            raise TopologyError(
+                f"node {node.name!r} has {what} {rate:g}: expected requests per second, 0 or more"
+            )
+    if len(set(node.parents)) != len(node.parents):
+        raise TopologyError(f"node {node.name!r} has a parent twice: {', '.join(node.parents)}")
+    if node.shares and (len(node.shares) != len(node.parents) or min(node.shares) <= 0):
+        raise TopologyError(
+            f"node {node.name!r} has shares {list(node.shares)}: expected a number above 0 for "
+            f"each of its {len(node.parents)} parents"
+        )
+
+
+def _check_reached(upwards: Sequence[Node]) -> None:
+    reached = {node.name for node in upwards if node.arrival}
+    for node in upwards:
+        if node.name not in reached:
+            raise TopologyError(
+                f"no request reaches node {node.name!r}: expected an arrival rate above 0 at it, or "
+                "at a node below it"
+            )
+        reached.update(node.parents)
+
+
+def _sorter(nodes: Sequence[Node]) -> TopologicalSorter[str]:
+    below: dict[str, list[str]] = {node.name: [] for node in nodes}
+    for node in nodes:
+        for parent in node.parents:
+            below[parent].append(node.name)
+    return TopologicalSorter(below)
