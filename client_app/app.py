@@ -13,10 +13,12 @@ from data.clients import ClientData, client_data, device_data
 from models.families import SlicedNetwork
 from protocol.arrays import pack, unpack
 from protocol.records import Evaluation, Personal, Profile, Trained, Work
+from protocol.variances import Variances
 from strategies.registry import method
 from training.attacks import amplified, poisoned
 from training.devices import choose_device, set_threads
 from training.fitting import fit
+from training.gradient_variance import gradient_variances
 from training.local_training import LocalTraining
 from training.networks import form_of, load_network
 from training.testing import (
@@ -128,6 +130,16 @@ def statistics(message: Message, context: Context) -> Message:
     trained = Trained(examples, 0.0, 0.0)
     content = RecordDict({"arrays": pack(gathered), "metrics": trained.record()})
     return Message(content, reply_to=message)
+
+
+@app.query("variances")
+def variances(message: Message, context: Context) -> Message:
+    """Measure how much each exit's gradients vary over this device's training data (CIS)."""
+    work, net = received(message)
+    data, exits = own_data(work, context).train, len(work.slice.exits or (1,))
+    found = gradient_variances(net, data, work.train, exits, work.seed, work.told["batches"])
+    report = Variances(len(data), tuple(found))
+    return Message(RecordDict({"metrics": report.record()}), reply_to=message)
 
 
 def received(message: Message) -> tuple[Work, SlicedNetwork]:

@@ -1,14 +1,15 @@
 """Nodes that answer requests together: who passes them on to whom, and how many.
 
 Kaplan et al., "Federated Learning for Collaborative Inference Systems" (CIS), Section 3.1. Requests
-arrive at nodes. A node answers some at its exit, and transfers the others to its parents, which have
-later exits. Later exits are better, so nodes transfer as many as they may.
+arrive at nodes. A node answers some at its exit, and transfers the others to its parents, which
+have later exits. Later exits are better, so nodes transfer as many as they may.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -138,8 +139,8 @@ class Topology:
     def exit_rates(self) -> tuple[float, ...]:
         """What the nodes of each exit answer together: Lambda of Eq. (5)."""
         return tuple(
-            math.fsum(self.rates[node.name].serving for node in self.nodes if node.exit == exit)
-            for exit in range(1, self.exits + 1)
+            math.fsum(self.rates[node.name].serving for node in self.nodes if node.exit == number)
+            for number in range(1, self.exits + 1)
         )
 
     @property
@@ -172,6 +173,14 @@ class Topology:
                 f"serving is {setting}, but these nodes come to {come_to}: where requests arrive "
                 "at later exits, or pass one over, give nodes max_transfer instead"
             )
+        return found
+
+    def papers_settings(self) -> dict[Serving, Topology]:
+        """Return these nodes under each of the paper's settings that they can have."""
+        found = {}
+        for setting in PAPERS_SERVING:
+            with suppress(TopologyError):
+                found[setting] = self.serving(setting)
         return found
 
 
@@ -228,8 +237,8 @@ def _check_reached(upwards: Sequence[Node]) -> None:
     for node in upwards:
         if node.name not in reached:
             raise TopologyError(
-                f"no request reaches node {node.name!r}: expected an arrival rate above 0 at it, or "
-                "at a node below it"
+                f"no request reaches node {node.name!r}: expected an arrival rate above 0 at it, "
+                "or at a node below it"
             )
         reached.update(node.parents)
 

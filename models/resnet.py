@@ -179,6 +179,7 @@ def _basic(planes: tuple[int, ...], blocks: tuple[int, ...], classifier: str) ->
 
 ARCHITECTURES = {
     **{f"resnet{6 * n + 2}": _basic((16, 32, 64), (n, n, n), "linear") for n in (3, 5, 7, 9, 18)},
+    "resnet18-mini": _basic((16, 32, 64, 128), (2, 2, 2, 2), "fc"),
     "resnet18": _basic((64, 128, 256, 512), (2, 2, 2, 2), "fc"),
     "resnet34": _basic((64, 128, 256, 512), (3, 4, 6, 3), "fc"),
     "wide_resnet101_2": Architecture(

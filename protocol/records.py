@@ -178,7 +178,7 @@ class Profile:
         """Return a client's profile, or raise ProtocolError."""
         with reading("a profile"):
             check_names(content, (PROFILE,), "the reply", "names")
-            record = _record(content, PROFILE, ConfigRecord)
+            record = record_of(content, PROFILE, ConfigRecord)
             check_names(record, ("json",), PROFILE)
             fields = json.loads(text(record["json"], PROFILE, LONGEST_PROFILE))
             check_code(fields["code"], fields["version"])
@@ -213,7 +213,7 @@ class Choice:
         """Return a client's choice, or raise ProtocolError."""
         with reading("a choice"):
             check_names(content, (CHOICE,), "the reply", "names")
-            record = _record(content, CHOICE, ConfigRecord)
+            record = record_of(content, CHOICE, ConfigRecord)
             check_names(record, ("blocks", "width"), CHOICE)
             for name in ("blocks", "width"):
                 if not isinstance(record[name], list) or len(record[name]) > MOST_STAGES:  # type: ignore[arg-type]
@@ -259,7 +259,7 @@ class Trained:
     def read(cls, content: RecordDict) -> Trained:
         """Return a client's report of its training, or raise ProtocolError."""
         with reading("a report"):
-            metrics = _record(content, METRICS, MetricRecord)
+            metrics = record_of(content, METRICS, MetricRecord)
             optional = [name for name in ("forgot", "classes", "personal") if name in metrics]
             check_names(metrics, ("num-examples", "loss", "seconds", *optional), METRICS)
             return cls(
@@ -288,6 +288,14 @@ def _personal(given: object) -> Personal:
     return Personal(within(given[0], "accuracy", 0, 1), within(given[1], "loss", 0, MOST))
 
 
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """A network's answers to examples: how sure it is of each, and whether it is right."""
+
+    confidence: Tensor
+    right: Tensor
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """A network on a client's data: the accuracy and the loss of each exit, and of their ensemble.
@@ -298,6 +306,8 @@ class Evaluation:
     examples: int
     accuracy: tuple[float, ...]
     loss: tuple[float, ...]
+    answered: Answered | None = field(default=None, compare=False)
+    """The network's own answers one by one, where they stay on this side."""
 
     def record(self) -> MetricRecord:
         return MetricRecord(
@@ -313,7 +323,7 @@ class Evaluation:
         """Return a client's test of so many exits, an ensemble counted, or raise ProtocolError."""
         with reading("a report"):
             check_names(content, (METRICS,), "the reply", "names")
-            metrics = _record(content, METRICS, MetricRecord)
+            metrics = record_of(content, METRICS, MetricRecord)
             check_names(metrics, ("num-examples", "accuracy", "loss"), METRICS)
             accuracy, loss = metrics["accuracy"], metrics["loss"]
             for values in (accuracy, loss):
@@ -329,7 +339,8 @@ class Evaluation:
 Kind = TypeVar("Kind", ArrayRecord, ConfigRecord, MetricRecord)
 
 
-def _record(content: RecordDict, name: str, kind: type[Kind]) -> Kind:
+def record_of(content: RecordDict, name: str, kind: type[Kind]) -> Kind:
+    """Return the record of a reply that has this name, if it is of that kind."""
     found = content.get(name)
     if not isinstance(found, kind):
         raise ProtocolError(f"the reply has no {kind.__name__} {name!r}", "names")
@@ -340,7 +351,7 @@ def read_slice(content: RecordDict, like: Mapping[str, Tensor]) -> dict[str, Ten
     """Return the tensors of a reply that has them and a report, named and shaped like `like`."""
     with reading("a reply"):
         check_names(content, (ARRAYS, METRICS), "the reply", "names")
-        return unpack(_record(content, ARRAYS, ArrayRecord), like)
+        return unpack(record_of(content, ARRAYS, ArrayRecord), like)
 
 
 def footprint(content: RecordDict) -> int:

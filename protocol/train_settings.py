@@ -19,6 +19,8 @@ class TrainSettings:
     """Local training: equal settings, data and seed give equal weights."""
 
     epochs: int = 1
+    steps: int | None = None
+    """Steps of a round, over the data again and again; None makes them of the epochs."""
     batch_size: int = 32
     optimizer: OptimizerKind = "sgd"
     """`adamw` is what transformers are fine-tuned with; momentum and nesterov are SGD's alone."""
@@ -50,6 +52,7 @@ class TrainSettings:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "rounds"):
             _check(self, name, getattr(self, name) >= 1, "at least 1")
+        _check(self, "steps", self.steps is None or self.steps >= 1, "at least 1, or none")
         for name in ("lr", "gamma"):
             _check(self, name, _finite(getattr(self, name)) > 0, "a finite number above 0")
         _check(self, "warmup", self.warmup >= 0, "0 or more")

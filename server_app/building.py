@@ -29,14 +29,15 @@ def strategy_of(
 def evaluator(config: Config) -> Evaluate:
     """Return what tests a network on the global test set, which nobody trains on."""
     data, settings = global_test(config.dataset), config.train
-    ensemble = config.strategy.ensemble
+    ensemble, together = config.strategy.ensemble, config.fleet.topology is not None
 
     def evaluated(net: nn.Module) -> Evaluation:
-        reports = evaluate(net, data, settings, ensemble)  # type: ignore[arg-type]
+        reports = evaluate(net, data, settings, ensemble, one_by_one=together)  # type: ignore[arg-type]
         return Evaluation(
             len(data),
             tuple(report.accuracy for report in reports),
             tuple(report.loss for report in reports),
+            reports[-1].answered,
         )
 
     return evaluated

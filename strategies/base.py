@@ -188,6 +188,7 @@ class NestedStrategy(Method, Strategy):
         self.observer.started(self.coverage, self.clients)
         self.summary()
         require_full_model(self.federation, self.settings, self.coverage, self.clients.values())
+        self.ask_first(grid)
 
     def _adopt(self, arrays: ArrayRecord) -> None:
         self.adopt(arrays.to_torch_state_dict())
@@ -224,6 +225,7 @@ class NestedStrategy(Method, Strategy):
             self.tally,
             self.counted,
             self.training_macs,
+            self.local_train,
         )
         for reply in replies:
             fold.add(reply)

@@ -120,6 +120,15 @@ class FleetConfig:
             )
         _ = self.topology  # which is checked when it is made
 
+    def node_of(self, client: int) -> Node | None:
+        """Return the node that a client is, if it is one."""
+        return self.nodes[client] if client < len(self.nodes) else None
+
+    @property
+    def exits(self) -> int:
+        """How many exits the nodes have; 0 where there are none."""
+        return max((node.exit for node in self.nodes), default=0)
+
     @cached_property
     def topology(self) -> Topology | None:
         """The nodes, with transfer rates as `serving` says; None where there are none."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from models import PREFIX, Slice, State, Window
 from models.slicing import is_running_statistic
 from protocol.records import Recall, Trained, Work
+from protocol.train_settings import TrainSettings
 from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.update import Update
 from strategies.assignment import Assignment
@@ -102,6 +103,14 @@ class Method:
         """Return the MACs of a forward pass of one example in a level's training."""
         return cost(self.federation.task, level.slice).macs
 
+    @property
+    def local_train(self) -> TrainSettings:
+        """How clients train."""
+        return self.federation.local_train
+
+    def ask_first(self, grid: Grid) -> None:
+        """Ask the clients what must be known before the first round: by default nothing."""
+
     def whole(self) -> Slice:
         """Return what the global state is of: the full network, with the levels' exits."""
         return global_slice(self.federation.task, self.levels)
@@ -183,7 +192,7 @@ class Method:
             task=federation.task,
             slice=assigned.cut.level.slice,
             dataset=federation.dataset,
-            train=federation.local_train,
+            train=self.local_train,
             method=self.settings.name,
             settings=self.settings,
             told=assigned.told,

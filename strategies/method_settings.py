@@ -12,7 +12,14 @@ from models import Task, family
 from models.slicing import Rounding
 from strategies.federation import Federation, ModelConfig, check_least, rises_to_one
 from strategies.levels.cost import CostKind
-from strategies.levels.planning import Level, Split, levels_of, own_exit_only, search_splits
+from strategies.levels.planning import (
+    Level,
+    Split,
+    levels_of,
+    own_exit_only,
+    search_depths,
+    search_splits,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,3 +157,34 @@ class PlannedSettings(MethodSettings):
         depths = [split[0] for split in self.splits or ()]
         if depths != sorted(depths):
             raise ValueError(f"splits have depths {depths}: expected to rise to the full model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthSettings(PlannedSettings):
+    """Of methods whose levels differ in depth alone: networks of full width up to an exit."""
+
+    head: str | None = None
+    """What early exits are to be made of; `model.head` wins, and null leaves it to the network."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.widths:
+            raise ValueError(
+                f"widths are {list(self.widths)}: expected null, since the levels of {self.name} "
+                "differ in depth alone; give ratios, or splits of width 1"
+            )
+        for split in self.splits or ():
+            if split[1] != 1:
+                raise ValueError(
+                    f"splits: {list(split)}: expected width 1, since the levels of {self.name} "
+                    "differ in depth alone"
+                )
+
+    @property
+    def asked(self) -> dict[str, str | None]:
+        """What is asked of networks: heads, too."""
+        return {**super().asked, "head": self.head}
+
+    def search(self, task: Task, ratios: tuple[float, ...]) -> list[Split]:
+        """Return the deepest splits that cost these ratios, at full width."""
+        return search_depths(task, ratios, self.tolerance, self.cost)

@@ -16,6 +16,7 @@ METHODS = {
     "heterofl": "strategies.methods.heterofl:HeteroFL",
     "nefl": "strategies.methods.nefl:NeFL",
     "scalefl": "strategies.methods.scalefl:ScaleFL",
+    "serving_rate": "strategies.methods.serving_rate:ServingRate",
 }
 """Where each is; it is imported when it is used."""
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, count, islice
 from typing import Any
 
 import torch
@@ -58,26 +59,25 @@ def fit(
     parameters = list(net.parameters()) if moved is None else moved
     rate = learning_rate(settings, round)
     optimiser = _optimiser(parameters, settings, rate)
-    before = (round - 1) * settings.epochs * _steps(len(data), settings)
+    before = (round - 1) * steps_of(len(data), settings)
     scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision == torch.float16)
     here = resident(data, place.device)
     order = torch.Generator().manual_seed(seed)
     total, seen, steps = torch.zeros((), device=place.device), 0, 0
     with _chance_from(seed, place.device):
-        for _ in range(settings.epochs):
-            for inputs, labels in _batches(here, settings, order):
-                if settings.warmup:
-                    _set_rate(optimiser, rate * warmed_up(settings, before + steps + 1))
-                loss = loss_of(placed, inputs, labels)
-                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-                if settings.clip:
-                    scaler.unscale_(optimiser)
-                    nn.utils.clip_grad_norm_(parameters, settings.clip)
-                scaler.step(optimiser)
-                scaler.update()
-                optimiser.zero_grad()
-                total += loss.detach() * len(labels)  # on the device: nothing waits for it
-                seen, steps = seen + len(labels), steps + 1
+        for inputs, labels in _batches(here, settings, order):
+            if settings.warmup:
+                _set_rate(optimiser, rate * warmed_up(settings, before + steps + 1))
+            loss = loss_of(placed, inputs, labels)
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            if settings.clip:
+                scaler.unscale_(optimiser)
+                nn.utils.clip_grad_norm_(parameters, settings.clip)
+            scaler.step(optimiser)
+            scaler.update()
+            optimiser.zero_grad()
+            total += loss.detach() * len(labels)  # on the device: nothing waits for it
+            seen, steps = seen + len(labels), steps + 1
     mean_loss = float(total) / seen
     return FitReport(mean_loss, len(data), steps, time.perf_counter() - started)
 
@@ -94,13 +94,35 @@ def _set_rate(optimiser: Any, rate: float) -> None:
         group["lr"] = rate
 
 
-def _steps(examples: int, settings: TrainSettings) -> int:
-    """Return the steps of an epoch: `_batches` leaves a lone last example out."""
+def steps_of(examples: int, settings: TrainSettings) -> int:
+    """Return the steps of a client that has so many examples, in a round."""
+    return settings.steps or settings.epochs * _steps_of_an_epoch(examples, settings)
+
+
+def passed(examples: int, settings: TrainSettings) -> int:
+    """Return how many examples go through the network in a round of a client with so many."""
+    if settings.steps is None:
+        return examples * settings.epochs
+    epochs, more = divmod(settings.steps, _steps_of_an_epoch(examples, settings))
+    return examples * epochs + min(examples, more * settings.batch_size)
+
+
+def _steps_of_an_epoch(examples: int, settings: TrainSettings) -> int:
+    """Return the steps of an epoch, which leaves a lone last example out."""
     size = settings.batch_size
     return max(1, math.ceil(examples / size) - (size > 1 and examples % size == 1))
 
 
 def _batches(
+    data: Examples, settings: TrainSettings, order: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches of a round: of so many epochs, or as many as there are steps."""
+    epochs = range(settings.epochs) if settings.steps is None else count()
+    batches = chain.from_iterable(_epoch(data, settings, order) for _ in epochs)
+    return islice(batches, settings.steps)
+
+
+def _epoch(
     data: Examples, settings: TrainSettings, order: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield one epoch without batches of one, whose variance batch norm cannot take.

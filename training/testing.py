@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from models.families import SlicedNetwork
 from models.frozen import freeze, needs_statistics
 from models.layers import StaticBatchNorm2d
 from models.slicing import is_running_statistic
+from protocol.records import Answered
 from protocol.train_settings import StatisticsKind, TrainSettings
 from training.devices import resident
 from training.placement import Placement
@@ -34,6 +35,8 @@ class ExitReport:
     loss: float
     accuracy: float
     examples: int
+    answered: Answered | None = field(default=None, compare=False, repr=False)
+    """Its answers one by one, if asked for."""
 
 
 def evaluate(
@@ -42,15 +45,17 @@ def evaluate(
     settings: TrainSettings,
     ensemble: bool = False,
     answers_of: Answers = list,
+    one_by_one: bool = False,
 ) -> list[ExitReport]:
     """Return one report for each exit held, in order; none if there are no examples.
 
     Loss and accuracy are means over the answers. With `ensemble` one more is of the mean of the
-    exits' logits. What is counted are the logits, or what `answers_of` makes of them.
+    exits' logits. What is counted are the logits, or what `answers_of` makes of them. The answers
+    `one_by_one` come in an order that depends on the number of examples alone.
     """
     place = Placement.of(settings, net)
     net.to(place.device).eval()
-    losses, hits = [], []
+    losses, hits, sure = [], [], []
     with torch.inference_mode():
         for inputs, labels in evaluation_batches(resident(data, place.device)):
             logits = answers_of(place.logits(net, inputs))
@@ -59,13 +64,19 @@ def evaluate(
                 answers = torch.cat((answers, answers.mean(0, keepdim=True)))
             repeated = labels.expand(len(answers), -1)
             losses.append(_losses(answers, repeated).sum(1))
-            hits.append((answers.argmax(2) == repeated).sum(1))
+            hits.append(answers.argmax(2) == repeated)
+            if one_by_one:
+                sure.append(answers.softmax(2).amax(2))
     if not losses:
         return []
     loss = torch.stack(losses).cpu().double().sum(0) / data.labels.numel()
-    accuracy = torch.stack(hits).cpu().double().sum(0) / data.labels.numel()
-    pairs = zip(loss.tolist(), accuracy.tolist(), strict=True)
-    return [ExitReport(*pair, examples=len(data)) for pair in pairs]
+    right = torch.cat(hits, 1).cpu()
+    accuracy = right.sum(1).double() / data.labels.numel()
+    answered: list[Answered | None] = [None] * len(right)
+    if one_by_one:
+        answered = list(map(Answered, torch.cat(sure, 1).cpu(), right))
+    found = zip(loss.tolist(), accuracy.tolist(), answered, strict=True)
+    return [ExitReport(each, share, len(data), own) for each, share, own in found]
 
 
 def _losses(answers: Tensor, labels: Tensor) -> Tensor:

@@ -17,6 +17,8 @@ def level_of(
     fleet = federation.fleet
     if takes_largest(client, federation):
         return levels[-1]
+    if (node := fleet.node_of(client.number)) and len(levels) == fleet.exits:
+        return levels[node.exit - 1]
     if client.profile.budget is None and len(levels) == len(fleet.budgets):
         return levels[_tier_of(client, fleet)]
     full = levels[-1].cost.of(settings.cost)

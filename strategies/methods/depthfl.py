@@ -25,21 +25,20 @@ from models import State, Task
 from models.families import SlicedNetwork
 from strategies.base import NestedStrategy
 from strategies.federation import Federation, check_least
-from strategies.levels.planning import Level, Split, search_depths
-from strategies.method_settings import PlannedSettings
+from strategies.levels.planning import Level
+from strategies.method_settings import DepthSettings
 from training.local_training import LocalTraining
 from training.placement import PlacedNetwork
 from training.shared_losses import kl_divergence
 
 
 @dataclass(frozen=True, kw_only=True)
-class DepthFLSettings(PlannedSettings):
+class DepthFLSettings(DepthSettings):
     """DepthFL's settings; but for `alpha`, which is 0.1 there, the paper's are the defaults."""
 
     name: str = "depthfl"
     norm: str | None = "bn-running"
     head: str | None = "attention"
-    """What early exits are to be made of; `model.head` wins."""
     exits: Literal["all", "last"] = "all"
     """Which exits a level holds and trains; `last`, its own alone, is InclusiveFL."""
     answer: Literal["ensemble", "last"] = "ensemble"
@@ -55,17 +54,6 @@ class DepthFLSettings(PlannedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.widths:
-            raise ValueError(
-                f"widths are {list(self.widths)}: expected null, since DepthFL's levels differ in "
-                "depth alone; give ratios, or splits of width 1"
-            )
-        for split in self.splits or ():
-            if split[1] != 1:
-                raise ValueError(
-                    f"splits: {list(split)}: expected width 1, since DepthFL's levels differ in "
-                    "depth alone"
-                )
         check_least(self, 1, "ramp_up")
         if not 0 <= self.alpha < math.inf:
             raise ValueError(f"alpha is {self.alpha}: expected a finite number, 0 or more")
@@ -86,11 +74,6 @@ class DepthFLSettings(PlannedSettings):
             )
 
     @property
-    def asked(self) -> dict[str, str | None]:
-        """What is asked of networks: the paper's heads, too."""
-        return {**super().asked, "head": self.head}
-
-    @property
     def remembers(self) -> bool:
         """Whether clients keep their drift: where FedDyn is on."""
         return self.alpha > 0
@@ -99,10 +82,6 @@ class DepthFLSettings(PlannedSettings):
     def ensemble(self) -> bool:
         """Whether a network answers with all its exits."""
         return self.answer == "ensemble"
-
-    def search(self, task: Task, ratios: tuple[float, ...]) -> list[Split]:
-        """Return the deepest splits that cost these ratios, at full width."""
-        return search_depths(task, ratios, self.tolerance, self.cost)
 
     def plan(self, task: Task, ratios: tuple[float, ...], early_exits: bool) -> list[Level]:
         """Return the levels, with the exits below their own unless that one is trained alone."""

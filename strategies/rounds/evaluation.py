@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+import torch
 from flwr.app import ConfigRecord
 from torch import nn
 
+from inference.collaborative import serve
 from models.task import Task
 from protocol.reading import ProtocolError
-from protocol.records import Evaluation
-from strategies.federation import Test
+from protocol.records import Answered, Evaluation
+from strategies.federation import FleetConfig, Test
 from strategies.method import Method
 from strategies.rounds.questions import Answers, Question
 from strategies.rounds.tally import Tally
@@ -33,8 +35,10 @@ def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
     """
     lacks, task = method.coverage.lacks, method.federation.task
     levels: dict[str, Any] = {}
+    answered: list[Answered | None] = []
     for name, cut in method.tested().items():
         found = evaluate(method.submodels.network(method.submodels.of(cut), method.state))
+        answered.append(found.answered)
         exits, lack = cut.level.slice.exits or (task.units,), lacks.get(cut.level.number)
         scores = [
             {"accuracy": accuracy, "loss": loss, **_perplexity(task, loss)}
@@ -53,11 +57,31 @@ def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
         return {"levels": levels}
     accuracies = [level["accuracy"] for level in held]
     totals = {"levels": levels, "worst": min(accuracies), "mean": fmean(accuracies)}
+    totals |= _collaborative(method.federation.fleet, answered)
     if task.tells_words:
         perplexities = [level[perplexity_of("accuracy")] for level in held]
         totals[perplexity_of("worst")] = max(perplexities)
         totals[perplexity_of("mean")] = fmean(perplexities)
     return totals
+
+
+def _collaborative(fleet: FleetConfig, answered: Sequence[Answered | None]) -> dict[str, Any]:
+    """Return the accuracy of the fleet's nodes together, where each level is an exit of theirs.
+
+    Beside it are those under the serving settings of the paper that fit it.
+    """
+    topology, known = fleet.topology, [each for each in answered if each is not None]
+    if topology is None or len(known) != topology.exits or len(known) != len(answered):
+        return {}
+    confidence = torch.stack([each.confidence for each in known])
+    right = torch.stack([each.right for each in known])
+    found: dict[str, Any] = {"cis": serve(topology, confidence, right).accuracy}
+    if settings := topology.papers_settings():
+        found["settings"] = {
+            str(setting): serve(there, confidence, right).accuracy
+            for setting, there in settings.items()
+        }
+    return found
 
 
 def _perplexity(task: Task, loss: float, score: str = "accuracy") -> dict[str, float]:

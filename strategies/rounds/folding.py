@@ -12,6 +12,7 @@ from models import State
 from protocol.reading import ProtocolError
 from protocol.records import Trained, read_slice
 from protocol.records import size as size_of
+from protocol.train_settings import TrainSettings
 from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.assignment import Assignment
@@ -22,6 +23,7 @@ from strategies.levels.cost import TRAINING_PASSES
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Submodels
 from strategies.rounds.tally import Tally
+from training.fitting import passed
 
 
 def check_examples(trained: Trained, client: Client) -> None:
@@ -52,11 +54,12 @@ class Fold:
         tally: Tally,
         counted: Counted,
         training_macs: TrainingMacs,
+        train: TrainSettings,
     ) -> None:
         self.federation, self.aggregator, self.tally = federation, aggregator, tally
         self.submodels, self.start = submodels, start
         """The global state that this round's slices were cut from."""
-        self.counted, self.training_macs = counted, training_macs
+        self.counted, self.training_macs, self.train = counted, training_macs, train
         self.unanswered: set[int] = set()
         """Clients that did not answer."""
         self.losses: list[tuple[int, float]] = []
@@ -116,7 +119,7 @@ class Fold:
 
     def _macs(self, assigned: Assignment, trained: Trained) -> int:
         """Return the multiply-accumulates of a client's training."""
-        passes = TRAINING_PASSES * trained.examples * self.federation.train.epochs
+        passes = TRAINING_PASSES * passed(trained.examples, self.train)
         return passes * self.training_macs(assigned.cut.level)
 
     def _weight(self, assigned: Assignment, trained: Trained) -> float:

@@ -15,7 +15,7 @@ from models import SlicedNetwork
 from protocol.train_settings import TrainSettings
 from tests.support.toy_networks import same, state_of
 from tests.support.toy_training import CPU, digits, resnet
-from training.fitting import _batches, _steps, fit
+from training.fitting import _batches, _steps_of_an_epoch, fit
 from training.learning_rate import warmed_up
 from training.local_training import plain_loss
 from training.placement import PlacedNetwork
@@ -94,7 +94,7 @@ def test_without_a_warm_up_every_step_has_its_whole_rate() -> None:
 def test_an_epoch_s_steps_are_the_batches_that_run(examples: int, size: int) -> None:
     settings = replace(CPU, batch_size=size)
     run = list(_batches(digits(examples), settings, torch.Generator().manual_seed(0)))
-    assert _steps(examples, settings) == len(run)
+    assert _steps_of_an_epoch(examples, settings) == len(run)
 
 
 def test_a_warm_up_of_less_than_nothing_is_refused() -> None:

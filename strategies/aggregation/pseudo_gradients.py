@@ -1,0 +1,44 @@
+"""The server's step along clients' pseudo-gradients: Algorithm 1 of CIS, line 12.
+
+w + rate * sum of c (w_client - w), where c is an update's weight. Of the weighted mean m of those
+who held a tensor, that is w + rate * C (m - w), where C is the sum of their weights: so any
+aggregator that makes a mean can stand inside. Running statistics are no weights: they are the mean
+itself.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from models.slicing import State, is_running_statistic
+from strategies.aggregation.aggregators import Aggregator
+from strategies.aggregation.update import Update
+
+
+class PseudoGradients:
+    """Stands around an aggregator that makes weighted means, and steps towards them."""
+
+    def __init__(self, inner: Aggregator, rate: float) -> None:
+        self.inner, self.rate = inner, rate
+        self._weights: dict[str, list[float]] = {}
+        """Of the updates that hold each tensor of the global state."""
+
+    def add(self, update: Update) -> None:
+        """Fold in one client's state, or raise `RefusedUpdateError` and change nothing."""
+        self.inner.add(update)
+        for region in update.map.regions.values():
+            self._weights.setdefault(region.source, []).append(update.weight)
+
+    def result(self, previous: State) -> dict[str, Tensor]:
+        """Return the state after the step; what nobody held stays as it was."""
+        mean = self.inner.result(previous)
+        return {name: self._stepped(name, mean[name], old) for name, old in previous.items()}
+
+    def _stepped(self, name: str, mean: Tensor, old: Tensor) -> Tensor:
+        weights = self._weights.get(name)
+        if weights is None or is_running_statistic(name) or not old.dtype.is_floating_point:
+            return mean
+        length = self.rate * math.fsum(weights)  # which is the same in any order
+        return old + length * (mean - old)
