@@ -33,6 +33,12 @@ LABELS = np.repeat(np.arange(10), 60)
 # Partitions
 
 
+def spec_of(kind: PartitionKind, *, clients: int, **given: Any) -> DatasetSpec:
+    """Return a partition of a kind; of `shares`, later clients have more."""
+    shares = tuple(range(10, 10 + clients)) if kind == "shares" else None
+    return DatasetSpec(partition=kind, clients=clients, shares=shares, **given)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     kind=st.sampled_from(PARTITION_KINDS),
@@ -43,7 +49,7 @@ LABELS = np.repeat(np.arange(10), 60)
 def test_every_example_belongs_to_at_most_one_client_and_none_has_nothing(
     kind: PartitionKind, clients: int, alpha: float, seed: int
 ) -> None:
-    spec = DatasetSpec(partition=kind, clients=clients, alpha=alpha, seed=seed)
+    spec = spec_of(kind, clients=clients, alpha=alpha, seed=seed)
     parts = data.partition(spec, LABELS)
     rows = np.concatenate(parts)
     assert len(parts) == clients
@@ -75,11 +81,29 @@ def test_parts_of_a_client_cover_its_rows_without_overlap(
 
 @pytest.mark.parametrize("kind", PARTITION_KINDS)
 def test_same_seed_same_partition_and_another_seed_another(kind: PartitionKind) -> None:
-    spec = DatasetSpec(partition=kind, clients=10)
+    spec = spec_of(kind, clients=10)
     first, again = (data.partition(spec, LABELS) for _ in range(2))
     other = data.partition(replace(spec, seed=1), LABELS)
     assert all(map(np.array_equal, first, again))
     assert not all(map(np.array_equal, first, other))
+
+
+def test_clients_have_their_shares_in_the_order_of_their_numbers() -> None:
+    spec = DatasetSpec(partition="shares", clients=4, shares=(1, 1, 2, 4), max_train=80)
+    assert [len(part) for part in data.partition(spec, LABELS)] == [10, 10, 20, 40]
+
+
+def test_the_highly_biased_layers_hold_what_the_paper_says() -> None:
+    shares = (0.85, 0.85, 0.85, 0.85, 9.95, 9.95, 76.7)
+    spec = DatasetSpec(partition="shares", clients=7, shares=shares, max_train=1000)
+    sizes = [len(part) for part in data.partition(spec, LABELS)]
+    assert (sum(sizes[:4]), sum(sizes[4:6]), sizes[6]) == (34, 199, 767)
+
+
+@pytest.mark.parametrize("shares", [None, (1, 2), (1, 2, 0), (1, 2, float("inf"))])
+def test_shares_must_be_of_all_clients(shares: tuple[float, ...] | None) -> None:
+    with pytest.raises(DataError, match="expected a number above 0 for each of 3 clients"):
+        DatasetSpec(partition="shares", clients=3, shares=shares)
 
 
 def test_partition_is_the_same_on_every_machine() -> None:
@@ -226,7 +250,7 @@ def test_a_wrong_setting_is_named_with_what_was_expected(
 def test_digits_of_all_clients_and_the_test_set_are_the_whole_data_set(
     kind: PartitionKind,
 ) -> None:
-    spec = DatasetSpec(partition=kind, clients=12, seed=3)
+    spec = spec_of(kind, clients=12, seed=3)
     clients = [data.client_data(spec, client) for client in range(spec.clients)]
     parts = [part for c in clients for part in (c.train, c.validation, c.test)]
     test = data.global_test(spec)
@@ -257,7 +281,7 @@ def test_global_test_can_be_limited() -> None:
 def test_a_client_can_test_on_the_test_split_with_the_classes_that_it_has(
     kind: PartitionKind,
 ) -> None:
-    spec = DatasetSpec(partition=kind, clients=6, local_test="global", validation=0.2)
+    spec = spec_of(kind, clients=6, local_test="global", validation=0.2)
     own = replace(spec, local_test="own", test=0.0)
     for number in range(6):
         client, plain = data.client_data(spec, number), data.client_data(own, number)

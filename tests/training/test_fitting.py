@@ -18,7 +18,7 @@ from models import Slice, SlicedNetwork
 from protocol.train_settings import TrainSettings
 from tests.support.toy_networks import same, state_of
 from tests.support.toy_training import CPU, EXITS, QUARTER, digits, resnet
-from training.fitting import fit
+from training.fitting import fit, passed
 from training.learning_rate import learning_rate
 from training.local_training import plain_loss
 from training.placement import Placement
@@ -174,6 +174,23 @@ def test_the_round_sets_the_step() -> None:
         fit(net, digits(6), plain_loss, settings, number, seed=0)
         moved.append(float((net.linear.weight.detach() - before).norm()))
     assert moved[1] == pytest.approx(moved[0] / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize(("steps", "epochs"), [(3, 1), (6, 2), (4, 2)])
+def test_steps_go_over_the_data_again_and_again(steps: int, epochs: int) -> None:
+    """Of 20 examples in batches of 8, three steps are an epoch."""
+    data, states = digits(20), []
+    for settings in (replace(CPU, steps=steps, epochs=7), replace(CPU, epochs=epochs)):
+        net = Flat()
+        report = fit(net, data, plain_loss, settings, 1, seed=1)
+        states.append(net.state_dict())
+        assert report.batches == (steps if settings.steps else 3 * epochs)
+    assert same(*states) == (steps == 3 * epochs)
+
+
+@pytest.mark.parametrize(("steps", "seen"), [(None, 40), (1, 8), (3, 20), (4, 28), (6, 40)])
+def test_examples_that_pass_through_the_network_are_counted(steps: int | None, seen: int) -> None:
+    assert passed(20, replace(CPU, epochs=2, steps=steps)) == seen
 
 
 def test_clipping_bounds_the_norm_of_a_step() -> None:

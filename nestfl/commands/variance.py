@@ -1,0 +1,69 @@
+"""`nestfl variance`: how much each exit's gradients vary from batch to batch (CIS, Appendix C)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import cast
+
+from rich.console import Console
+from rich.table import Table
+
+from data.clients import all_clients
+from models.families import SlicedNetwork
+from models.loading import network_of
+from server_app.building import strategy_of
+from server_app.config.composing import compose
+from strategies.methods.serving_rate import balanced, normalised
+from training.gradient_variance import gradient_variances
+
+
+@dataclass(frozen=True)
+class ExitVariance:
+    """One exit: after which unit it is, and how much its gradients vary."""
+
+    exit: int
+    unit: int
+    variance: float
+    """Of an entry of the gradient, on average."""
+    steady: float
+    """The share of its inverse in those of all exits."""
+    balanced: float | None
+    """What the exit counts with `weights=balanced`; None where the fleet serves nothing."""
+
+
+def measure(overrides: Sequence[str], batches: int | None) -> list[ExitVariance]:
+    """Measure the network that a run would start from, on the training examples of all clients."""
+    config = compose(" ".join(overrides))
+    strategy = strategy_of(config)
+    whole = strategy.whole()
+    units = whole.exits or (strategy.federation.task.units,)
+    full = {name: strategy.state[name] for name in strategy.submodels.first_weights(config.seed)}
+    net = cast(SlicedNetwork, network_of(strategy.federation.task, whole, full))
+    data = all_clients(config.dataset).train
+    variances = gradient_variances(net, data, config.train, len(units), config.seed, batches)
+    steady = normalised([1 / variance for variance in variances])
+    topology = config.fleet.topology
+    weights: Sequence[float | None] = [None] * len(units)
+    if topology is not None and topology.exits == len(units):
+        weights = balanced(topology.exit_rates, variances)
+    found = zip(units, variances, steady, weights, strict=True)
+    return [ExitVariance(number, *each) for number, each in enumerate(found, 1)]
+
+
+def as_json(exits: Sequence[ExitVariance]) -> str:
+    return json.dumps([asdict(each) for each in exits], indent=2)
+
+
+def show(exits: Sequence[ExitVariance]) -> None:
+    """Print a line an exit."""
+    table = Table("exit", "after unit", "variance", "share of the inverse")
+    if exits[0].balanced is not None:
+        table.add_column("counts, balanced")
+    for column in table.columns:
+        column.justify = "right"
+    for each in exits:
+        row = [str(each.exit), str(each.unit), f"{each.variance:.3g}", f"{each.steady:.3f}"]
+        table.add_row(*row, *([] if each.balanced is None else [f"{each.balanced:.3f}"]))
+    Console().print(table)
