@@ -67,6 +67,7 @@ def assert_same(arrays: ArrayRecord, strategy: NestedStrategy) -> None:
         "strategy=fedfa strategy.trials=2 strategy.batch_size=8 aggregation=median",
         "strategy=flexifed strategy.choose=largest strategy.rule=basic",
         "strategy=fedavg clients_per_round=2",
+        "strategy=serving_rate strategy.weights=balanced fleet=cis_figure2 train.batch_size=8",
     ],
 )
 def test_flowers_own_loop_gives_the_same_weights(overrides: str) -> None:

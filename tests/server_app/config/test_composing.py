@@ -63,7 +63,7 @@ def round_tripped(config: Config, folder: Path) -> Config:
 
 STRATEGIES = (
     "decoupled, depthfl, fedavg, fedfa, fedfa_depth, fedfa_width, fjord, flexifed, heterofl, nefl, "
-    "nefl_d, nefl_d_nl, nefl_do, nefl_nl, nefl_w, scalefl"
+    "nefl_d, nefl_d_nl, nefl_do, nefl_nl, nefl_w, scalefl, serving_rate"
 )
 
 
@@ -74,6 +74,8 @@ def test_every_choice_composes_and_is_read_back_equal(override: str, tmp_path: P
         override += " dataset=docstrings" + two_levels * override.endswith("tiny")
     elif override in TEXTS:
         override += " model=bert-mini"
+    elif override == "strategy=serving_rate":
+        override += " fleet=cis_7"
     elif override in LANGUAGE:
         override += " model=transformer strategy=heterofl"
     elif override in LANGUAGE_MODELS:
