@@ -13,17 +13,21 @@ import math
 from torch import Tensor
 
 from models.slicing import State, is_running_statistic
-from strategies.aggregation.aggregators import Aggregator
+from strategies.aggregation.norm_bounds import Inner
 from strategies.aggregation.update import Update
 
 
 class PseudoGradients:
     """Stands around an aggregator that makes weighted means, and steps towards them."""
 
-    def __init__(self, inner: Aggregator, rate: float) -> None:
+    def __init__(self, inner: Inner, rate: float) -> None:
         self.inner, self.rate = inner, rate
         self._weights: dict[str, list[float]] = {}
         """Of the updates that hold each tensor of the global state."""
+
+    def check(self, update: Update) -> None:
+        """Raise `RefusedUpdateError` for what the inner one would refuse."""
+        self.inner.check(update)
 
     def add(self, update: Update) -> None:
         """Fold in one client's state, or raise `RefusedUpdateError` and change nothing."""

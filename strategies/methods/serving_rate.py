@@ -62,6 +62,9 @@ class ServingRateSettings(DepthSettings):
     """How often a node trains each of the exits before its own."""
     probabilities: tuple[tuple[float, ...], ...] | None = None
     """How often a node of each exit trains each exit up to it, in place of p: [[1],[0.2,0.8]]."""
+    correction: Literal["inverse", "normalised"] = "inverse"
+    """How draws are made up for: by 1/p, so that the step is unbiased (Algorithm 1) | by sharing out
+    Lambda among those who train an exit in a round, so that no step is longer than theirs."""
     server_lr: float = 1.0
     radius: float | None = None
     """The largest norm that all weights together may have: the server projects on that ball."""
@@ -173,17 +176,23 @@ class ServingRate(NestedStrategy):
 
     def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
         """Return one exit for each node, with the weight of its pseudo-gradient."""
-        trained_on = self._examples()
+        assigned = list(super().assign(round, clients))
+        trained_on, drawn_on = self._examples(), Counter[Level]()
+        for each in assigned:
+            drawn_on[each.cut.level] += each.client.profile.examples
+        normalised = self.settings.correction == "normalised"
         return [
-            replace(each, weight=self._importance(each.client, each.cut.level, trained_on))
-            for each in super().assign(round, clients)
+            replace(each, weight=self._importance(each, drawn_on if normalised else trained_on))
+            for each in assigned
         ]
 
-    def _importance(self, client: Client, level: Level, trained_on: Mapping[Level, int]) -> float:
-        """Return Lambda_e |S_i| / (|S_e| p_ie)."""
+    def _importance(self, assigned: Assignment, examples: Mapping[Level, int]) -> float:
+        """Return Lambda_e |S_i| / (|S_e| p_ie), or of those who were drawn, without p."""
+        client, level = assigned.client, assigned.cut.level
         probability = self.participation * self._draws(client)[level]
-        share = client.profile.examples / trained_on[level]
-        return self.exit_weights[level.number - 1] * share / probability
+        share = client.profile.examples / examples[level]
+        by = probability if self.settings.correction == "inverse" else 1.0
+        return self.exit_weights[level.number - 1] * share / by
 
     def _examples(self) -> Counter[Level]:
         """Return |S_e| of each exit: the examples of all who may train it, drawn or not."""
