@@ -63,8 +63,8 @@ class ServingRateSettings(DepthSettings):
     probabilities: tuple[tuple[float, ...], ...] | None = None
     """How often a node of each exit trains each exit up to it, in place of p: [[1],[0.2,0.8]]."""
     correction: Literal["inverse", "normalised"] = "inverse"
-    """How draws are made up for: by 1/p, so that the step is unbiased (Algorithm 1) | by sharing out
-    Lambda among those who train an exit in a round, so that no step is longer than theirs."""
+    """How draws are made up for: by 1/p, so that the step is unbiased (Algorithm 1), or by sharing
+    out Lambda among those who train an exit in a round, so that no step is longer than theirs."""
     server_lr: float = 1.0
     radius: float | None = None
     """The largest norm that all weights together may have: the server projects on that ball."""
