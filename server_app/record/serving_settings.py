@@ -1,0 +1,115 @@
+"""What runs come to under serving settings: the cells of Table 1 of CIS.
+
+A setting is how many percent of the requests each exit answers, such as 80-15-5. A run is trained
+for one, its own (fleet.serving), and tested under several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean, stdev
+from typing import Any
+
+from inference.topology import Serving, TopologyError
+
+SERVING = "fleet.serving"
+"""The key of the setting that a run is trained for."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A run's accuracy under each setting that it was tested under."""
+
+    seed: str | None
+    own: str | None
+    """The setting that it was trained for; None where nodes have rates of their own."""
+    accuracies: Mapping[str, float]
+
+    @classmethod
+    def of(cls, seed: str | None, own: str | None, summary: Mapping[str, Any]) -> Tested:
+        """Return what a run's summary says; nothing where its fleet is no system of nodes."""
+        found = dict(summary.get("settings", {}))
+        if own is not None and summary.get("cis") is not None:
+            found.setdefault(own, summary["cis"])  # a setting that is none of the paper's
+        return cls(seed, own, found)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The accuracy of runs under a setting, by seed."""
+
+    by_seed: Mapping[str | None, float]
+    own: bool
+    """Whether they were trained for it."""
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.by_seed.values())
+
+    @property
+    def deviation(self) -> float | None:
+        """Over the seeds; None of a single one."""
+        return stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
+
+    @property
+    def percents(self) -> str:
+        """Its mean, and its deviation where there are several seeds."""
+        beside = "" if self.deviation is None else f" ± {100 * self.deviation:.1f}"
+        return f"{100 * self.mean:.1f}{beside}"
+
+
+def cells_of(runs: Sequence[Tested]) -> dict[str, Cell]:
+    """Return the accuracies of runs that differ in their own setting, and in their seed.
+
+    A cell is of the runs that were trained for its setting. Where there are none it is of all, if
+    they do not depend on theirs: one that was trained for another setting says nothing of this one.
+    """
+    alike, cells = _alike(runs), {}
+    for setting in sorted_settings(setting for run in runs for setting in run.accuracies):
+        tested = [run for run in runs if setting in run.accuracies]
+        own = [run for run in tested if run.own == setting]
+        if chosen := own or (tested if alike else []):
+            by_seed = {run.seed: run.accuracies[setting] for run in chosen}
+            cells[setting] = Cell(by_seed, own=bool(own))
+    return cells
+
+
+def _alike(runs: Sequence[Tested]) -> bool:
+    """Return whether runs come to the same, whatever setting they were trained for."""
+    if len({run.own for run in runs}) == 1:
+        return True
+    pairs = [(one, other) for one, other in combinations(runs, 2) if one.seed == other.seed]
+    return bool(pairs) and all(
+        one.accuracies[setting] == other.accuracies[setting]
+        for one, other in pairs
+        for setting in one.accuracies.keys() & other.accuracies.keys()
+    )
+
+
+def best_of(cells: Iterable[Cell]) -> list[Cell]:
+    """Return the cells with the highest accuracy, as it is shown; none where there is one alone."""
+    compared = list(cells)
+    if len(compared) < 2:
+        return []
+    shown = [round(100 * cell.mean, 1) for cell in compared]
+    return [cell for cell, each in zip(compared, shown, strict=True) if each == max(shown)]
+
+
+def serving_of(setting: object) -> str | None:
+    """Return a setting in the form in which records have it; None where it is none."""
+    try:
+        return str(Serving.read(str(setting)))
+    except TopologyError:
+        return None
+
+
+def sorted_settings(settings: Iterable[str]) -> list[str]:
+    """Return settings once each; those whose first exits answer the most come first."""
+    return sorted(set(settings), key=lambda each: (_numbers(each), each), reverse=True)
+
+
+def _numbers(setting: str) -> list[float]:
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", setting)]
