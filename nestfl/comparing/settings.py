@@ -54,7 +54,7 @@ def serving_table(groups: Sequence[Group]) -> ResultTable | None:
 def settings_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """Return the table's rows with its numbers; none where there are no systems."""
     rows = rows_of(groups)
-    columns = {setting: [row.cells[setting] for row in rows if setting in row.cells]
+    columns = {setting: [row.cells.get(setting) for row in rows]
                for setting in settings_of([row.variant for row in rows])}  # fmt: skip
     best = {setting: best_of(cells) for setting, cells in columns.items()}
     return [

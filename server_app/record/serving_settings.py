@@ -64,38 +64,42 @@ class Cell:
 def cells_of(runs: Sequence[Tested]) -> dict[str, Cell]:
     """Return the accuracies of runs that differ in their own setting, and in their seed.
 
-    A cell is of the runs that were trained for its setting. Where there are none it is of all, if
-    they do not depend on theirs: one that was trained for another setting says nothing of this one.
+    A cell is of the runs that were trained for its setting: those that were trained for others say
+    nothing of it. It is of all where all have the same own setting, or do not depend on theirs.
     """
-    alike, cells = _alike(runs), {}
+    independent = _are_independent(runs)
+    of_all = independent or len({run.own for run in runs}) == 1
+    cells = {}
     for setting in sorted_settings(setting for run in runs for setting in run.accuracies):
         tested = [run for run in runs if setting in run.accuracies]
-        own = [run for run in tested if run.own == setting]
-        if chosen := own or (tested if alike else []):
+        own = [run for run in tested if run.own == setting and not independent]
+        if chosen := own or (tested if of_all else []):
             by_seed = {run.seed: run.accuracies[setting] for run in chosen}
             cells[setting] = Cell(by_seed, own=bool(own))
     return cells
 
 
-def _alike(runs: Sequence[Tested]) -> bool:
-    """Return whether runs come to the same, whatever setting they were trained for."""
-    if len({run.own for run in runs}) == 1:
-        return True
-    pairs = [(one, other) for one, other in combinations(runs, 2) if one.seed == other.seed]
-    return bool(pairs) and all(
-        one.accuracies[setting] == other.accuracies[setting]
-        for one, other in pairs
+def _are_independent(runs: Sequence[Tested]) -> bool:
+    """Return whether runs of other own settings, but of the same seed, come to the same."""
+    pairs = [
+        (one.accuracies[setting], other.accuracies[setting])
+        for one, other in combinations(runs, 2)
+        if one.seed == other.seed and one.own != other.own
         for setting in one.accuracies.keys() & other.accuracies.keys()
-    )
+    ]
+    return bool(pairs) and all(one == other for one, other in pairs)
 
 
-def best_of(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells with the highest accuracy, as it is shown; none where there is one alone."""
-    compared = list(cells)
-    if len(compared) < 2:
+def best_of(cells: Sequence[Cell | None]) -> list[Cell]:
+    """Return the cells of a column with the highest accuracy, as it is shown.
+
+    None is the best where there is one alone, or where a row has no cell.
+    """
+    known = [cell for cell in cells if cell is not None]
+    if len(known) < max(2, len(cells)):
         return []
-    shown = [round(100 * cell.mean, 1) for cell in compared]
-    return [cell for cell, each in zip(compared, shown, strict=True) if each == max(shown)]
+    shown = [round(100 * cell.mean, 1) for cell in known]
+    return [cell for cell, each in zip(known, shown, strict=True) if each == max(shown)]
 
 
 def serving_of(setting: object) -> str | None:

@@ -43,34 +43,39 @@ def settings_of(variants: Sequence[Variant]) -> list[str]:
 
 
 def settings_table(variants: Sequence[Variant]) -> Table | None:
-    """Return the accuracy of variants under settings, in percent; None where nothing is known."""
+    """Return the accuracy of variants under settings; None where there are no two settings."""
     settings = settings_of(variants)
-    if not settings:
+    if len(settings) < 2:
         return None
     columns, rows = [""], [[variant.name] for variant in variants]
     for setting in settings:
         cells = [variant.cells.get(setting) for variant in variants]
-        known = [cell for cell in cells if cell is not None]
-        best = best_of(known)
-        columns.append(f"{setting} (own)" if any(cell.own for cell in known) else setting)
+        best, own = best_of(cells), any(cell is not None and cell.own for cell in cells)
+        columns.append(f"{setting} (own)" if own else setting)
         for row, cell in zip(rows, cells, strict=True):
             row.append(ABSENT if cell is None else f"{'* ' * (cell in best)}{cell.percents}")
-    own = any(cell.own for variant in variants for cell in variant.cells.values())
+    return Table(f"{TITLE}, in percent", columns, rows, _notes(variants))
+
+
+def _notes(variants: Sequence[Variant]) -> list[str]:
     notes = [
         "Share of the test samples that the system answers right where exits 1, 2 and so on answer "
-        f"as many percent of them.{' *: the best of its column.' if len(variants) > 1 else ''}",
+        "as many percent of them."
     ]
-    if own:
+    several = len(variants) > 1
+    if any(cell.own for variant in variants for cell in variant.cells.values()):
+        cells = " Other runs of a row are not in such a column." if several else ""
+        notes.append(f"Own: what runs were trained for (fleet.serving).{cells}")
+    if several:
         notes.append(
-            "Own: runs were trained for it (fleet.serving), and the column is of these. In others "
-            "there is a number where a row's runs do not depend on what they were trained for, or "
-            "were trained for one setting alone."
+            "*: the best of a column without gaps. A gap: a row's runs were trained for several "
+            "settings, but none for this one."
         )
-    return Table(f"{TITLE}, in percent", columns, rows, notes)
+    return notes
 
 
 def settings_figure(variants: Sequence[Variant]) -> Figure | None:
-    """Return the same as a chart, a line each; None where there are no two settings."""
+    """Return the same as a chart with a line for each; None where there is no table."""
     settings = settings_of(variants)
     if len(settings) < 2:
         return None

@@ -20,7 +20,7 @@ from server_app.report.setting_figures import Variant, settings_figure, settings
 from server_app.report.tables import Table, accuracy_over_runs
 from strategies.federation import FleetConfig
 
-BY_ROUND = "rounds"
+BY_ROUND, SYSTEM = "rounds", "system"
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,16 @@ def system_section(
     runs = [run for group in groups for run in group.runs]
     if not any("cis" in run.summary for run in runs):
         return None
+    alike = grouped(runs, labels, besides=(SERVING,))
     variants = [
-        Variant(each.name, cells_of([_tested(run) for run in each.runs]))
-        for each in grouped(runs, labels, besides=(SERVING,))
+        Variant(each.name if len(alike) > 1 else SYSTEM, cells_of(list(map(_tested, each.runs))))
+        for each in alike
     ]
     topology = topology_of(runs[0]) if len(groups) == 1 else None
     tables = [_exits_table(groups[0], topology)] if topology else []
     settings = settings_table(variants) if with_settings else None
-    figures = [*(_by_round(groups[0]) if len(groups) == 1 else []), settings_figure(variants)]
+    by_round = _by_round(groups[0], topology) if len(groups) == 1 else []
+    figures = [*by_round, settings_figure(variants)]
     return SystemSection(
         tree_chart(topology) if topology else None,
         [*tables, *filter(None, [settings])],
@@ -84,7 +86,7 @@ def _exits_table(group: Group, topology: Topology) -> Table:
         rows.append([f"exit {number}", str(len(nodes)), *amounts, alone])
     total, nodes_of_all = sum(topology.exit_rates), str(len(topology.nodes))
     system = accuracy_over_runs([run.summary.get("cis") for run in group.runs])
-    rows.append(["system", nodes_of_all, f"{total:.3g}", f"{total:.3g}", percent(1.0), system])
+    rows.append([SYSTEM, nodes_of_all, f"{total:.3g}", f"{total:.3g}", percent(1.0), system])
     return Table(
         "What exits serve",
         ["", "nodes", "arrive", "served", "share", "accuracy"],
@@ -95,12 +97,13 @@ def _exits_table(group: Group, topology: Topology) -> Table:
     )  # fmt: skip
 
 
-def _by_round(group: Group) -> list[Figure]:
+def _by_round(group: Group, topology: Topology | None) -> list[Figure]:
     """Return the accuracy of the system as training goes on, among those of its exits."""
-    levels = group.runs[0].levels
+    exits = topology.exits if topology else 0
     lines: list[Line] = [
-        (number, f"exit {level}", group, level_pick(level)) for number, level in enumerate(levels)
+        (number, f"exit {number + 1}", group, level_pick(str(number + 1)))
+        for number in range(exits)
     ]
-    lines.append((len(levels), "system", group, score_pick("cis")))
+    lines.append((exits, SYSTEM, group, score_pick("cis")))
     found = figures_of({"System and exits": lines})
     return [Figure(each.title, each.legend, {BY_ROUND: each.charts[BY_ROUND]}) for each in found]

@@ -75,7 +75,8 @@ validation data.{% endif %}</p>
 <section id="system"><h2>Collaborative inference</h2>
 {% if page.system.tree %}<div class="figures wide"><figure>
 <figcaption>Nodes, by exit</figcaption>{{ page.system.tree }}</figure></div>
-<p class="notes">In requests per second: ↑ arrives at a node, a line's number is transferred.</p>
+<p class="notes">In requests per second: ↑ arrives at a node, the number in it is served, and that
+of a line transferred.</p>
 {% endif %}
 {% for given in page.system.tables %}<h3>{{ given.heading }}</h3>{{ table(given) }}{% endfor %}
 {% if page.system.figures %}<div class="figures wide" style="margin-top:1rem">
