@@ -18,7 +18,7 @@ from nestfl.comparing.trials import Trial, short_name
 from server_app.record.computation import mace
 from server_app.record.files import METRICS_FILE, SUMMARY_FILE
 from server_app.record.metrics import RoundMetrics, read_metrics, score_of
-from server_app.record.serving_settings import Tested
+from server_app.record.serving_settings import UnderSettings
 from training.perplexity import PERPLEXITY, is_perplexity, perplexity_of
 
 SCORES = ("worst", "mean", "cis", "local", "global", "personal", "best")
@@ -109,9 +109,9 @@ class Result:
         return found
 
     @property
-    def tested(self) -> Tested:
+    def under_settings(self) -> UnderSettings:
         """Its accuracy under serving settings."""
-        return Tested.of(self.trial.seed, self.serving, self.summary)
+        return UnderSettings.of(self.trial.seed, self.serving, self.summary)
 
     @property
     def full_model(self) -> float | None:

@@ -37,7 +37,7 @@ def rows_of(groups: Sequence[Group]) -> list[Row]:
         members.setdefault(shared, []).append(group)
     rows = []
     for choices, each in members.items():
-        tested = [result.tested for group in each for result in group.results]
+        tested = [result.under_settings for group in each for result in group.results]
         if cells := cells_of(tested):
             rows.append(Row(dict(choices), cells))
     return rows

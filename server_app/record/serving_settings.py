@@ -20,7 +20,7 @@ SERVING = "fleet.serving"
 
 
 @dataclass(frozen=True)
-class Tested:
+class UnderSettings:
     """A run's accuracy under each setting that it was tested under."""
 
     seed: str | None
@@ -29,7 +29,7 @@ class Tested:
     accuracies: Mapping[str, float]
 
     @classmethod
-    def of(cls, seed: str | None, own: str | None, summary: Mapping[str, Any]) -> Tested:
+    def of(cls, seed: str | None, own: str | None, summary: Mapping[str, Any]) -> UnderSettings:
         """Return what a run's summary says; nothing where its fleet is no system of nodes."""
         found = dict(summary.get("settings", {}))
         if own is not None and summary.get("cis") is not None:
@@ -61,7 +61,7 @@ class Cell:
         return f"{100 * self.mean:.1f}{beside}"
 
 
-def cells_of(runs: Sequence[Tested]) -> dict[str, Cell]:
+def cells_of(runs: Sequence[UnderSettings]) -> dict[str, Cell]:
     """Return the accuracies of runs that differ in their own setting, and in their seed.
 
     A cell is of the runs that were trained for its setting: those that were trained for others say
@@ -79,7 +79,7 @@ def cells_of(runs: Sequence[Tested]) -> dict[str, Cell]:
     return cells
 
 
-def _are_independent(runs: Sequence[Tested]) -> bool:
+def _are_independent(runs: Sequence[UnderSettings]) -> bool:
     """Return whether runs of other own settings, but of the same seed, come to the same."""
     pairs = [
         (one.accuracies[setting], other.accuracies[setting])

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from inference.topology import Topology
 from server_app.config.typed import ConfigError, build
-from server_app.record.serving_settings import SERVING, Tested, cells_of, serving_of
+from server_app.record.serving_settings import SERVING, UnderSettings, cells_of, serving_of
 from server_app.report.amounts import percent
 from server_app.report.curves import Figure, Line, figures_of, level_pick, score_pick
 from server_app.report.grouping import Group, grouped
@@ -43,7 +43,7 @@ def system_section(
         return None
     alike = grouped(runs, labels, besides=(SERVING,))
     variants = [
-        Variant(each.name if len(alike) > 1 else SYSTEM, cells_of(list(map(_tested, each.runs))))
+        Variant(each.name if len(alike) > 1 else SYSTEM, cells_of([*map(_settings, each.runs)]))
         for each in alike
     ]
     topology = topology_of(runs[0]) if len(groups) == 1 else None
@@ -67,10 +67,10 @@ def topology_of(run: RunData) -> Topology | None:
         return None
 
 
-def _tested(run: RunData) -> Tested:
+def _settings(run: RunData) -> UnderSettings:
     fleet = run.config.get("fleet")
     setting = fleet.get("serving") if isinstance(fleet, Mapping) else None
-    return Tested.of(run.seed, serving_of(setting), run.summary)
+    return UnderSettings.of(run.seed, serving_of(setting), run.summary)
 
 
 def _exits_table(group: Group, topology: Topology) -> Table:
