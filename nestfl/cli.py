@@ -11,7 +11,7 @@ from nestfl.commands.overrides import TakesOverrides
 
 FILE = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
-TARGET_SCORES = ("mean", "worst", "full model", "local", "personal")
+TARGET_SCORES = ("mean", "worst", "full model", "cis", "local", "personal")
 """Those of nestfl/comparing/results.py, which is not loaded for a start."""
 SETTINGS = {
     "help_option_names": ["-h", "--help"],

@@ -31,6 +31,7 @@ from server_app.record.files import (
     write_text,
 )
 from server_app.record.locking import PATIENCE, Lock
+from server_app.record.serving_settings import serving_of
 
 COMPARISON_FILE = "comparison.json"
 LOGS = "logs"
@@ -60,7 +61,9 @@ class Comparison:
     def results(self) -> list[Result]:
         """Return the results of the trials that have finished."""
         found = (
-            Result.read(trial, self.directory(trial), config.train.epochs)
+            Result.read(
+                trial, self.directory(trial), config.train.epochs, serving_of(config.fleet.serving)
+            )
             for trial, config in zip(self.trials, self.configs, strict=True)
         )
         return [result for result in found if result is not None]

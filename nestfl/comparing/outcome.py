@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nestfl.comparing.comparison import Comparison
+from nestfl.comparing.csv_table import csv_of
 from nestfl.comparing.differences import baseline_of
 from nestfl.comparing.drops import drops_of
 from nestfl.comparing.fairness import (
@@ -36,6 +35,7 @@ from nestfl.comparing.result_tables import (
     target_table,
 )
 from nestfl.comparing.results import IMPROVING, Group, Result, Target, grouped, score_names
+from nestfl.comparing.settings import serving_table, settings_json
 from server_app.record.files import REPORT_FILE, write_text
 from server_app.record.metrics import finite
 
@@ -111,12 +111,12 @@ class Outcome:
         return cls(groups, baseline, target, known, warnings)
 
     def tables(self) -> list[ResultTable]:
-        """Return its tables: accuracies, exits, what attacks and a target took, differences."""
+        """Return its tables: accuracies, exits, settings, attacks, a target's cost, differences."""
         if not self.groups:
             return []
         found = [accuracy_table(self.groups), *perplexity_tables(self.groups)]
         found += exit_tables(self.groups)
-        found += filter(None, [drop_table(self.groups)])
+        found += filter(None, [serving_table(self.groups), drop_table(self.groups)])
         if self.target.share is not None:
             found.append(target_table(self.groups, self.target))
         found += filter(None, [
@@ -134,10 +134,11 @@ class Outcome:
 
     def texts(self) -> dict[str, str]:
         """Return the tables as Markdown, CSV and JSON, by the names of their files."""
+        found = self._json()
         return {
             MARKDOWN_FILE: self._markdown(),
-            CSV_FILE: self._csv(),
-            JSON_FILE: json.dumps(finite(self._json()), indent=2) + "\n",
+            CSV_FILE: csv_of(found),
+            JSON_FILE: json.dumps(finite(found), indent=2) + "\n",
         }
 
     def write_report(self, file: Path, at_best: bool = False, figures: Path | None = None) -> None:
@@ -173,12 +174,14 @@ class Outcome:
         return "\n".join(parts)
 
     def _json(self) -> dict[str, Any]:
+        settings = settings_json(self.groups)
         return {
             "baseline": dict(self.baseline),
             "target": self.target.share,
             "target_score": self.target.score,
             "costs": [asdict(each) for each in self.known.costs],
             "groups": [self._group(group) for group in self.groups],
+            **({"settings": settings} if settings else {}),
             "warnings": self._all_warnings(),
         }
 
@@ -222,40 +225,6 @@ class Outcome:
             **({"computation": asdict(computation)} if computation else {}),
             "runs": runs,
         }
-
-    def _csv(self) -> str:
-        """Return one row for each group and score, and for what the target took."""
-        keys = list(self.groups[0].choices) if self.groups else []
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        numbers = ("mean", "deviation", "seeds")
-        compared = ("difference", "low", "high", "pairs", "verdict")
-        writer.writerow([*keys, "score", *numbers, *compared])
-        for group in self._json()["groups"]:
-            for name, score in group["scores"].items():
-                found = score["difference"] or {}
-                cells = [found.get(key, "") for key in ("mean", *compared[1:])]
-                own = [score["mean"], score["deviation"], len(score["by_seed"])]
-                writer.writerow([*group["choices"].values(), name, *own, *cells])
-            for name, drop in group.get("drops", {}).items():
-                own = [drop["mean"], drop["deviation"], len(drop["by_seed"])]
-                row = [f"drop of {name}", *own, *[""] * len(compared)]
-                writer.writerow([*group["choices"].values(), *row])
-            for name, mean, runs in self._spent_rows(group):
-                row = [name, mean, "", runs, *[""] * len(compared)]
-                writer.writerow([*group["choices"].values(), *row])
-        return text.getvalue()
-
-    def _spent_rows(self, group: Mapping[str, Any]) -> Iterator[tuple[str, float, int]]:
-        """Yield what a group, as told in JSON, computed and spent: name, mean, and of how many."""
-        (_, reached), *spent = group["to_target"].items()
-        computation = dict(group.get("computation", {}))
-        if computation:
-            yield "mace", computation.pop("mace"), len(group["runs"])
-        score = "" if self.target.score == Target.score else f" {self.target.score}"
-        for name, mean in (*spent, *computation.items()):
-            if mean is not None:
-                yield f"{name} to {self.target.share}{score}", mean, reached
 
 
 def _spread(values: Collection[float]) -> dict[str, float | None]:

@@ -78,6 +78,10 @@ def accuracy_table(groups: Sequence[Group]) -> ResultTable:
         ["", "seeds", *names, "rise"],
         rows,
         [
+            *(
+                ["Cis: the whole collaborative system, served as a run's own setting says."]
+                * ("cis" in names)
+            ),
             *(["Best: the mean after the best round by validation data."] * ("best" in names)),
             "Rise: of the mean over the levels, in the last fifth of the rounds, in points.",
         ],

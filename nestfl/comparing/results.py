@@ -18,21 +18,26 @@ from nestfl.comparing.trials import Trial, short_name
 from server_app.record.computation import mace
 from server_app.record.files import METRICS_FILE, SUMMARY_FILE
 from server_app.record.metrics import RoundMetrics, read_metrics, score_of
+from server_app.record.serving_settings import UnderSettings
 from training.perplexity import PERPLEXITY, is_perplexity, perplexity_of
 
-SCORES = ("worst", "mean", "local", "global", "personal", "best")
-"""Of all levels; personal is of what clients have trained before it is averaged, and best is the
-mean after the round that was best on validation data."""
+SCORES = ("worst", "mean", "cis", "local", "global", "personal", "best")
+"""Of all levels; cis is of the collaborative system that a fleet's nodes are, personal is of what
+clients have trained before it is averaged, and best is the mean after the round that was best on
+validation data."""
 FULL_MODEL = "full model"
 """The last level, which is one of the levels: told by this name where methods have others."""
 TARGETS = {
     "mean": "mean accuracy of the levels",
     "worst": "worst accuracy of the levels",
     FULL_MODEL: "accuracy of the full model",
+    "cis": "accuracy of the collaborative system",
     "local": "local accuracy",
     "personal": "personal accuracy",
 }
 """The scores that may be what has to reach a target, and what they are called."""
+ALL_RUNS = "all runs"
+"""The name of a group that nothing sets apart."""
 LAST_PART = 5
 """The last fifth of the rounds tells whether a run was still improving."""
 FEWEST_TESTS = 3
@@ -64,15 +69,20 @@ class Result:
     lines: Sequence[RoundMetrics]
     epochs: int = 1
     """Of a client's training in a round."""
+    serving: str | None = None
+    """The serving setting that it was trained for, where it was for one."""
 
     @classmethod
-    def read(cls, trial: Trial, directory: Path, epochs: int) -> Result | None:
+    def read(
+        cls, trial: Trial, directory: Path, epochs: int, serving: str | None = None
+    ) -> Result | None:
         """Return a run's result, or None if it has not finished."""
         try:
             summary = json.loads((directory / SUMMARY_FILE).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        return cls(trial, directory, summary, read_metrics(directory / METRICS_FILE), epochs)
+        lines = read_metrics(directory / METRICS_FILE)
+        return cls(trial, directory, summary, lines, epochs, serving)
 
     @cached_property
     def scores(self) -> dict[str, float]:
@@ -97,6 +107,11 @@ class Result:
                 for unit, scores in exits.items():
                     found[f"level {number}, exit {unit}"] = scores["accuracy"]
         return found
+
+    @property
+    def under_settings(self) -> UnderSettings:
+        """Its accuracy under serving settings."""
+        return UnderSettings.of(self.trial.seed, self.serving, self.summary)
 
     @property
     def full_model(self) -> float | None:
@@ -201,7 +216,7 @@ class Group:
     @property
     def name(self) -> str:
         """Its choices, in short."""
-        return short_name(self.choices) or "all runs"
+        return short_name(self.choices) or ALL_RUNS
 
     def values(self, score: str) -> dict[str | None, float]:
         """Return a score by seed, of the runs that have it."""

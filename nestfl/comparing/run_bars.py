@@ -80,7 +80,8 @@ class RunBars:
                 )
             state = each.state
             if state.rounds is not None:
-                note = state.perplexities or accuracies_part(state.accuracies)
+                found = (state.perplexities or accuracies_part(state.accuracies), state.system)
+                note = ", ".join(filter(None, found))
                 self._bars.update(
                     self._tasks[each.trial], total=state.rounds, completed=state.round, note=note
                 )

@@ -62,8 +62,9 @@ class Bars:
             )
         done, of = state.replies or (0, None)
         self._progress.update(self._replies, total=of, completed=done)
-        scores = (accuracies_part(state.accuracies), state.perplexities, state.validation)
-        found = ", ".join(filter(None, (state.loss, state.personal, *scores)))
+        scores = (accuracies_part(state.accuracies), state.system, state.perplexities)
+        parts = (state.loss, state.personal, *scores, state.validation)
+        found = ", ".join(filter(None, parts))
         self._found.plain = "\n".join(filter(None, (warnings_of(state), found)))
 
 

@@ -16,6 +16,7 @@ from server_app.record.round_line import (
     loss_part,
     perplexities_part,
     personal_part,
+    system_part,
     validation_part,
 )
 
@@ -67,6 +68,8 @@ class RunState:
     """The score of what clients have trained on their own test parts, in words."""
     accuracies: dict[str, float] = field(default_factory=dict)
     """Each level's accuracy at the last evaluation, by its number, which may be marked."""
+    system: str = ""
+    """The accuracy of the collaborative system, in words."""
     perplexities: str = ""
     """Those of a language model, in words."""
     validation: str = ""
@@ -103,7 +106,7 @@ class RunState:
         self.personal = personal_part(record) or self.personal
         if accuracies := accuracies_of(record):
             self.accuracies, self.validation = accuracies, validation_part(record)
-            self.perplexities = perplexities_part(record)
+            self.system, self.perplexities = system_part(record), perplexities_part(record)
 
     def seconds_left(self) -> float | None:
         """Return the time of the rounds left, at the pace of the last few."""

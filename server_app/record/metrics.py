@@ -7,6 +7,8 @@
 
 All but the round may be absent. Accuracies are shares. A language model has perplexities beside
 them: "perplexity" of a level and an exit, and else "mean_perplexity", "local_perplexity" and so on.
+A fleet with a topology of nodes has "cis", the accuracy of its collaborative inference system, and
+with three exits "settings", the same under other serving settings: {"80-15-5": 0.6}.
 """
 
 from __future__ import annotations
@@ -108,6 +110,8 @@ RoundMetrics = TypedDict(
         "levels": dict[str, LevelMetrics],  # by the level's number, from "1", the smallest
         "worst": float,  # accuracy over the levels that clients hold
         "mean": float,
+        "cis": float,  # of the collaborative system that the fleet is, as it serves
+        "settings": dict[str, float],  # the same by serving setting: percents of exits 1, 2, 3
         "local": float,  # over all clients
         "global": float,
         "scores": dict[str, dict[str, float]],  # by kind ("local", "global"...): each client's own

@@ -17,7 +17,7 @@ def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
         lost = {fault: _count(clients.get(fault)) for fault in ("refused", "failed")}
         parts += [f"{number} {fault}" for fault, number in lost.items() if number]
     parts += [loss_part(record), personal_part(record), accuracies_part(accuracies_of(record))]
-    parts += [perplexities_part(record), validation_part(record)]
+    parts += [system_part(record), perplexities_part(record), validation_part(record)]
     if isinstance(seconds := record.get("seconds"), (int, float)):
         parts.append(f"{seconds:.1f} s")
     return ", ".join(filter(None, parts))
@@ -39,6 +39,12 @@ def personal_part(record: Mapping[str, Any]) -> str:
 def accuracies_part(accuracies: Mapping[str, float]) -> str:
     shown = [f"{level}: {100 * accuracy:.1f} %" for level, accuracy in accuracies.items()]
     return "accuracy of level " + ", ".join(shown) if shown else ""
+
+
+def system_part(record: Mapping[str, Any]) -> str:
+    """Tell how good the collaborative system is; nothing where the fleet is none."""
+    score = score_of(record, "cis")
+    return f"system accuracy {100 * score:.1f} %" if score is not None else ""
 
 
 def perplexities_part(record: Mapping[str, Any]) -> str:

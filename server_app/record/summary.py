@@ -16,10 +16,10 @@ from server_app.record.run_record import RunRecord
 from training.perplexity import perplexity_of, shown
 
 ASK_SUMS = ("asked", "answered", "down", "up")
-SCORES = ("worst", "mean", "local", "global", "personal", "validation")
+SCORES = ("worst", "mean", "cis", "local", "global", "personal", "validation")
 PERPLEXITIES = {name: perplexity_of(name) for name in SCORES}
 """Of language models, beside the accuracies."""
-BEST = ("round", *(name for score in ("validation", "worst", "mean")
+BEST = ("round", *(name for score in ("validation", "worst", "mean", "cis")
                    for name in (score, PERPLEXITIES[score])))  # fmt: skip
 """What is told of the best round."""
 KEPT = {*SCORES, *PERPLEXITIES.values()}
@@ -58,6 +58,8 @@ def summarise(
     for line in lines:
         scores = {name: score_of(line, name) for name in KEPT}
         summary |= {name: value for name, value in scores.items() if value is not None}
+        if settings := line.get("settings"):
+            summary["settings"] = settings
         _add_personal(summary, line.get("personal", {}))
         for level, metrics in line.get("levels", {}).items():
             known = summary["levels"].setdefault(level, {})

@@ -25,6 +25,7 @@ def cards_of(group: Group) -> list[Card]:
     notes = {
         "mean": "over the levels",
         "worst": "of the levels",
+        "cis": "the collaborative system",
         "local": "own level on own data",
         "global": "full model on own data",
         "personal": "own training on own data",
@@ -33,7 +34,7 @@ def cards_of(group: Group) -> list[Card]:
     cards = [
         Card(score, percent(group.mean([run.summary.get(score) for run in runs])),
              notes.get(score, "clients' tests"))
-        for score in ("mean", "worst", *runs[0].kinds)
+        for score in ("mean", "worst", *runs[0].of_systems, *runs[0].kinds)
         if any(run.summary.get(score) is not None for run in runs)
     ]  # fmt: skip
     for score in ("mean", "local"):

@@ -85,9 +85,9 @@ def accuracy_figures(groups: Sequence[Group]) -> list[Figure]:
                 (exits.index(unit), f"exit {unit}", group, exit_pick(level, unit))
                 for unit in sorted(held, key=exits.index)
             ]
-    scores = ["mean", "worst", *group.runs[0].kinds]
+    scores = ["mean", "worst", *group.runs[0].kinds, *group.runs[0].of_systems]
     wanted["Scores"] = [(n, score, group, score_pick(score)) for n, score in enumerate(scores)]
-    return _figures(wanted)
+    return figures_of(wanted)
 
 
 def perplexity_figures(groups: Sequence[Group]) -> list[Figure]:
@@ -101,14 +101,14 @@ def perplexity_figures(groups: Sequence[Group]) -> list[Figure]:
             ]
             for title, score in scores.items()
         }
-        return _figures(wanted, PERPLEXITY)
+        return figures_of(wanted, PERPLEXITY)
     (group,) = groups
     name = perplexity_of("accuracy")
     lines: list[Line] = [
         (number, f"level {level}", group, level_pick(level, name))
         for number, level in enumerate(group.runs[0].levels)
     ]
-    return _figures({"Perplexity: all levels": lines}, PERPLEXITY)
+    return figures_of({"Perplexity: all levels": lines}, PERPLEXITY)
 
 
 def _figures_of_groups(groups: Sequence[Group]) -> list[Figure]:
@@ -118,7 +118,9 @@ def _figures_of_groups(groups: Sequence[Group]) -> list[Figure]:
     wanted = {"Mean of the levels": score_pick("mean"), "Worst level": score_pick("worst")}
     wanted |= {f"Level {level}": level_pick(level) for level in levels}
     wanted |= {f"Clients' tests: {kind}": score_pick(kind) for kind in kinds}
-    return _figures(
+    if any(run.of_systems for run in runs):
+        wanted["Collaborative system"] = score_pick("cis")
+    return figures_of(
         {
             title: [(n, group.name, group, pick) for n, group in enumerate(groups)]
             for title, pick in wanted.items()
@@ -126,7 +128,7 @@ def _figures_of_groups(groups: Sequence[Group]) -> list[Figure]:
     )
 
 
-def _figures(wanted: Mapping[str, Sequence[Line]], y: Scale = ACCURACY) -> list[Figure]:
+def figures_of(wanted: Mapping[str, Sequence[Line]], y: Scale = ACCURACY) -> list[Figure]:
     """Draw lines under their titles; where nothing is known, there is no figure."""
     room = ALL_POINTS // max(1, sum(map(len, wanted.values())))
     most = max(FEWEST_POINTS, min(MOST_POINTS, room))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -53,12 +53,17 @@ def over_runs(curves: Sequence[Curve]) -> dict[int, Spread]:
 
 
 def grouped(
-    runs: Sequence[RunData], labels: Mapping[Path, Mapping[str, str]] | None = None
+    runs: Sequence[RunData],
+    labels: Mapping[Path, Mapping[str, str]] | None = None,
+    besides: Collection[str] = (),
 ) -> list[Group]:
-    """Return the groups of runs, by their labels where given, else by their configs."""
+    """Return the groups of runs, by their labels where given, else by their configs.
+
+    Runs of one group may differ in the keys `besides`, as in their seeds.
+    """
     known = {path.resolve(): dict(choices) for path, choices in (labels or {}).items()}
     chosen = [known.get(run.directory) or settings(run.config) for run in runs]
-    differing = differences(chosen)
+    differing = [key for key in differences(chosen) if key not in besides]
     names = [_name(choices, differing, chosen) for choices in chosen]
     groups: dict[str, list[RunData]] = {}
     for name, run in zip(names, runs, strict=True):

@@ -30,6 +30,7 @@ from server_app.report.reading import read_run
 from server_app.report.run_data import RunData
 from server_app.report.script import SCRIPT
 from server_app.report.style import STYLE
+from server_app.report.system_section import SystemSection, system_section
 from server_app.report.tables import (
     Table,
     differences_table,
@@ -48,6 +49,8 @@ SECTIONS = (
     ("faults", "Faults"),
     ("config", "How it was run"),
 )
+SYSTEM = ("system", "Collaborative inference")
+"""The section of fleets that are one, before the fleet's own."""
 OVERS = (("rounds", "by round"), ("bytes", "by bytes sent"), ("seconds", "by device seconds"))
 MOST_CONFIGS = 24
 """Configs that are shown whole."""
@@ -72,6 +75,7 @@ class Page:
     has_budgets: bool
     costs: Table | None
     computation: Table | None
+    system: SystemSection | None
     fleets: Sequence[Fleet]
     level_legend: Legend
     spread: Sequence[Figure]
@@ -86,6 +90,12 @@ class Page:
     runs: int
     at_best: bool
     no_fleet: str = NO_FLEET
+
+    @property
+    def sections(self) -> list[tuple[str, str]]:
+        """The sections that there are, by their ids."""
+        place = [name for name, _ in SECTIONS].index("fleet")
+        return [*SECTIONS[:place], *([SYSTEM] if self.system else []), *SECTIONS[place:]]
 
     @property
     def overs(self) -> list[tuple[str, str]]:
@@ -146,7 +156,8 @@ def write_report(
     page = page_of(read, file, title, tables, labels)
     write_text(file, render(page))
     if figures is not None:
-        write_figures([*page.figures, *([page.front] if page.front else [])], figures)
+        systems = page.system.figures if page.system else []
+        write_figures([*page.figures, *([page.front] if page.front else []), *systems], figures)
 
 
 def page_of(
@@ -175,6 +186,7 @@ def page_of(
         has_budgets=any(run.budgets for group in groups for run in group.runs),
         costs=levels_costs(groups),
         computation=computation_table(groups),
+        system=system_section(groups, labels, with_settings=not tables),
         fleets=fleets(groups),
         level_legend=[(n, f"level {level}") for n, level in enumerate(first.level_facts)],
         spread=spread_figures(groups),
@@ -198,7 +210,7 @@ def render(page: Page) -> str:
     )
     return environment.from_string(TEMPLATE).render(
         page=page,
-        sections=SECTIONS,
+        sections=page.sections,
         style=Markup(STYLE),
         script=Markup(SCRIPT),
         over_class=_over_class,

@@ -115,6 +115,11 @@ class RunData:
         order = {kind: place for place, kind in enumerate(ALWAYS)}
         return sorted(set(found), key=lambda kind: (order.get(kind, len(ALWAYS)), kind))
 
+    @property
+    def of_systems(self) -> list[str]:
+        """The score of a collaborative system, where the fleet is one."""
+        return ["cis"] if "cis" in self.summary else []
+
     @cached_property
     def level_facts(self) -> dict[str, LevelFacts]:
         """What the levels are and cost, by number; nothing where the run did not record it."""

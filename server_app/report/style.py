@@ -78,6 +78,8 @@ svg text { font-size: 12px; fill: var(--faint); }
 svg .label { fill: var(--ink); font-size: 11px; paint-order: stroke; stroke: var(--card);
              stroke-width: 2px; }
 @media (min-width: 40rem) { .wide svg text, .wide svg .label { font-size: 9px; } }
+svg .small, svg .small text { font-size: 9px; }
+.node { fill: color-mix(in srgb, var(--card), currentColor 18%); stroke: currentColor; }
 .grid { stroke: var(--line); stroke-width: 1; fill: none; }
 .axis { stroke: var(--faint); stroke-width: 1; fill: none; }
 .series, .front { fill: none; stroke: currentColor; stroke-width: 2; stroke-linejoin: round; }

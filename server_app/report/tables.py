@@ -116,7 +116,8 @@ def levels_table(group: Group) -> Table:
 def groups_table(groups: Sequence[Group]) -> Table:
     """Return the scores of all groups, one below the other."""
     runs = [run for group in groups for run in group.runs]
-    scores = ["mean", "worst", *_all([run.kinds for run in runs])]
+    scores = ["mean", "worst", *_all([run.of_systems for run in runs])]
+    scores += _all([run.kinds for run in runs])
     levels = _all([run.levels for run in runs])
     rows = []
     for group in groups:

@@ -71,6 +71,22 @@ Each level is a dot, and so is each early exit, as if all answers were taken the
 validation data.{% endif %}</p>
 {% else %}<p>{{ page.no_fleet }}</p>{% endif %}
 </section>
+{% if page.system %}
+<section id="system"><h2>Collaborative inference</h2>
+{% if page.system.tree %}<div class="figures wide"><figure>
+<figcaption>Nodes, by exit</figcaption>{{ page.system.tree }}</figure></div>
+<p class="notes">In requests per second: ↑ arrives at a node, the number in it is served, and that
+of a line transferred.</p>
+{% endif %}
+{% for given in page.system.tables %}<h3>{{ given.heading }}</h3>{{ table(given) }}{% endfor %}
+{% if page.system.figures %}<div class="figures wide" style="margin-top:1rem">
+{% for figure in page.system.figures %}<figure><figcaption>{{ figure.title }}</figcaption>
+{{ legend(figure.legend) }}
+{% for chart in figure.charts.values() %}{{ chart }}{% endfor %}</figure>{% endfor %}</div>
+<p class="notes">By serving setting a line through a dot is the deviation over seeds; a filled dot
+is of runs that were trained for the setting.</p>{% endif %}
+</section>
+{% endif %}
 <section id="fleet"><h2>The fleet</h2>
 {% if page.costs %}{{ table(page.costs) }}{% else %}<p>{{ page.no_fleet }}</p>{% endif %}
 {% if page.computation %}<h3>Computation</h3>{{ table(page.computation) }}{% endif %}

@@ -168,3 +168,25 @@ def run_data(
         fleet=record,
         **{"finished": True, **more},
     )
+
+
+PAPERS_SETTINGS = [
+    *("80-15-5", "60-30-10", "45-35-20", "33-33-33", "20-35-45", "10-30-60", "5-15-80"),
+]
+
+
+def tree_of(serving: str | None = "80-15-5") -> dict[str, Any]:
+    """Return a fleet's config: four devices, two edge servers and a cloud."""
+    devices = [
+        {"name": f"device{n}", "exit": 1, "parents": [f"edge{1 + n // 3}"], "arrival": 25}
+        for n in range(1, 5)
+    ]
+    edges = [{"name": f"edge{n}", "exit": 2, "parents": ["cloud"]} for n in (1, 2)]
+    nodes = [*devices, *edges, {"name": "cloud", "exit": 3}]
+    return {"clients": 7, "nodes": nodes, "serving": serving}
+
+
+def served(line: dict[str, Any], first: float, step: float, own: str = "80-15-5") -> dict[str, Any]:
+    """Return a round's line with a system's accuracy: settings differ by a step, from the first."""
+    settings = {name: round(first + step * n, 6) for n, name in enumerate(PAPERS_SETTINGS)}
+    return {**line, "cis": settings[own], "settings": settings}

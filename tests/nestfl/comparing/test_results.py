@@ -202,13 +202,18 @@ def test_what_a_target_took_is_of_the_runs_that_reached_it() -> None:
 
 def test_the_score_that_is_to_reach_a_target_is_chosen() -> None:
     tests: list[dict[str, Any]] = [
-        {"worst": 0.1, "levels": {"1": {"accuracy": 0.7}, "2": {"accuracy": 0.2}}},
-        {"worst": 0.2, "levels": {"1": {"accuracy": 0.7}, "2": {"accuracy": 0.5}}, "local": 0.4},
+        {"worst": 0.1, "levels": {"1": {"accuracy": 0.7}, "2": {"accuracy": 0.2}}, "cis": 0.39},
+        {
+            "worst": 0.2,
+            "levels": {"1": {"accuracy": 0.7}, "2": {"accuracy": 0.5}},
+            "local": 0.4,
+            "cis": 0.4,
+        },
         {"worst": 0.5, "mean": 0.6, "personal": {"accuracy": 0.9}},
     ]
     lines = [line(number, **each) for number, each in enumerate(tests, 1)]
     run = Result(ONE, Path("run"), {"levels": {"1": {}, "2": {}}}, lines)  # type: ignore[arg-type]
-    rounds = {"full model": 2, "local": 2, "worst": 3, "mean": 3, "personal": 3}
+    rounds = {"full model": 2, "cis": 2, "local": 2, "worst": 3, "mean": 3, "personal": 3}
     for score, reached in rounds.items():
         assert run.spent_until(Target(0.4, score)) == Spent(reached, 110 * reached, 12 * reached)
     assert rounds.keys() == TARGETS.keys() == set(TARGET_SCORES)

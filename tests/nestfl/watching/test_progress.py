@@ -80,9 +80,11 @@ def test_a_resumed_run_counts_from_where_it_goes_on() -> None:
 
 def test_the_last_evaluation_is_kept_over_rounds_without_one() -> None:
     state = RunState()
-    state.take_metrics({"round": 1, "levels": {"1": {"accuracy": 0.5}, "2": {}}}, now=0)
+    tested = {"round": 1, "levels": {"1": {"accuracy": 0.5}, "2": {}}, "cis": 0.25}
+    state.take_metrics(tested, now=0)
     state.take_metrics({"round": 2, "levels": {}}, now=1)
     assert state.accuracies == {"1": 0.5}
+    assert state.system == "system accuracy 25.0 %"
 
 
 def test_an_early_end_has_a_reason() -> None:
@@ -105,11 +107,12 @@ def test_progress_is_shown(tmp_path: Path, terminal: bool) -> None:
     ]
     train = {"loss": 1.23456}
     record = {"round": 1, "seconds": 2.5, "clients": clients, "levels": levels, "train": train}
+    record["cis"] = 0.923
     with display_on(console, quiet=False) as display:
         (tmp_path / "progress.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
         (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
         follower.step(display)
-    found = "loss 1.235, accuracy of level 1: 91.2 %, 2: 95.0 %"
+    found = "loss 1.235, accuracy of level 1: 91.2 %, 2: 95.0 %, system accuracy 92.3 %"
     assert found in screen.getvalue()
     if terminal:
         assert "1/4" in screen.getvalue()
@@ -129,6 +132,10 @@ def test_progress_is_shown(tmp_path: Path, terminal: bool) -> None:
         (
             {"round": 0, "levels": {"1": {"accuracy": 0.1}}},
             "round 0/9, accuracy of level 1: 10.0 %",
+        ),
+        (
+            {"round": 1, "levels": {"1": {"accuracy": 0.1}}, "cis": 0.731, "validation": 0.5},
+            "round 1/9, accuracy of level 1: 10.0 %, system accuracy 73.1 %, validation 50.0 %",
         ),
     ],
 )
