@@ -36,7 +36,7 @@ from data.tokens import encode
 class Inputs:
     """Images or texts, and what each is called where they came from."""
 
-    data: ImageData | TextData
+    data: Examples
     names: tuple[str, ...]
 
     @property
@@ -59,9 +59,8 @@ def read_unlabelled(path: Path, spec: DatasetSpec) -> Examples:
         raise DataError(f"{path} does not exist")
     if spec.holds == "tokens":
         return _read_texts(path, spec, labelled=None).data
-    facts = IMAGES[spec.name]
-    found = _read_images(path, replace(facts, any_size=True), labelled=False).data
-    return ImageData(found.images, found.labels, facts)
+    facts = replace(IMAGES[spec.name], any_size=True)
+    return _read_images(path, facts, labelled=False).data
 
 
 def _read_texts(path: Path, spec: DatasetSpec, labelled: Labelled = False) -> Inputs:
@@ -102,9 +101,7 @@ def _files(path: Path, suffixes: frozenset[str]) -> list[Path]:
     return [file for file in files if file.suffix.lower() in suffixes]
 
 
-def _read_image_files(
-    path: Path, files: list[Path], facts: ImageFacts, labelled: bool
-) -> Inputs:
+def _read_image_files(path: Path, files: list[Path], facts: ImageFacts, labelled: bool) -> Inputs:
     labels = _folder_labels(path, files, facts) if labelled else None
     split = _split(decode_images(files, len(files), facts), labels, facts)
     names = (str(file.relative_to(path)) if file != path else file.name for file in files)

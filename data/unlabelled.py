@@ -75,7 +75,7 @@ class UnlabelledSpec:
                 "name a data set, or own"
             )
         name = COUNTERPARTS[run.name] if self.name == COUNTERPART else self.name
-        kinds = {"images": IMAGES, "tokens": TEXTS}[run.holds]
+        kinds = tuple(IMAGES if run.holds == "images" else TEXTS)
         if name not in kinds:
             raise DataError(
                 f"name is {name}, which a network for {run.name} cannot read: choose from "
@@ -90,7 +90,7 @@ class UnlabelledSpec:
 
 
 def server_parts(run: DatasetSpec, validation: float) -> tuple[Examples, Examples]:
-    """Return what the server keeps of the run's data set: to validate on, by a share, and the rest."""
+    """Return what the server keeps of the run's data: a share to validate on, and the rest."""
     kept = server_data(run)
     rows = torch.arange(len(kept))
     cut = round(len(kept) * validation)
@@ -127,7 +127,7 @@ def fitted(images: Tensor, channels: int, size: int) -> Tensor:
     """Return bytes of images in other channels and of another size: grey, colour, scaled."""
     if images.shape[1] == channels and images.shape[2:] == (size, size):
         return images
-    parts = [_fitted(part, channels, size) for part in images.split(IMAGES_AT_A_TIME)]
+    parts = [_fitted(part, channels, size) for part in torch.split(images, IMAGES_AT_A_TIME)]
     return torch.cat(parts) if parts else images.new_empty(0, channels, size, size)
 
 
@@ -146,7 +146,8 @@ def _of_another(source: str, spec: UnlabelledSpec, run: DatasetSpec) -> Examples
     other = DatasetSpec(source, spec.path, tokenizer=run.tokenizer, max_tokens=run.max_tokens)
     if run.holds == "tokens":
         texts = load_texts(other).train
-        return TextData.of(texts, TEXTS[run.name], _drawn(texts.labels, spec.max_examples, run.seed))
+        rows = _drawn(texts.labels, spec.max_examples, run.seed)
+        return TextData.of(texts, TEXTS[run.name], rows)
     split, facts = load(other).train, IMAGES[run.name]
     found = ImageData.of(split, facts, _drawn(split.labels, spec.max_examples, run.seed))
     return replace(found, images=fitted(found.images, facts.in_channels, facts.image_size))

@@ -55,7 +55,7 @@ class DistillationSettings:
     patience: int = 1_000
     """Steps without a better test after which a student stops."""
     threads: int = 1
-    """On a CPU, whatever else the process computes in: weights depend on them in their last bits."""
+    """On a CPU: weights depend on them in their last bits."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "check_every", "patience", "threads"):
@@ -198,14 +198,14 @@ def distil(
                 best.consider(len(losses))
                 if len(losses) - best.step >= settings.patience:
                     break
-    if best is not None:
-        best.restore()
     start, end = (
         float(torch.stack(some).mean()) for some in (losses[:REPORTED], losses[-REPORTED:])
     )
-    return DistillationReport(
-        len(losses), start, end, best and best.step, best and best.accuracy
-    )
+    report = DistillationReport(len(losses), start, end)
+    if best is None:
+        return report
+    best.restore()
+    return replace(report, best_step=best.step, validation=best.accuracy)
 
 
 class _Best:

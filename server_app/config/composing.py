@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +289,8 @@ def _complete_strategy(config: DictConfig) -> None:
         return  # which is told of when the configuration is built
     with open_dict(config.strategy):
         for field in fields(settings):
-            config.strategy.setdefault(field.name, field.default)
+            if field.default is not MISSING:  # what has settings of its own is in its file
+                config.strategy.setdefault(field.name, field.default)
 
 
 def _saved(resume: str, chosen: list[_Override]) -> DictConfig:

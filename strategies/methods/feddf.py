@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,10 +30,10 @@ from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.kept import Kept
 from strategies.aggregation.spool import Spool
 from strategies.assignment import Assignment
+from strategies.base import NestedStrategy
 from strategies.federation import Federation, named
 from strategies.levels.planning import Level
 from strategies.method_settings import PlannedSettings
-from strategies.methods.decoupled import Decoupled
 from training.devices import threads
 from training.ensemble_distillation import (
     DistillationSettings,
@@ -60,14 +60,14 @@ class FedDFSettings(PlannedSettings):
 
     name: str = "feddf"
     norm: str | None = "bn-running"
-    unlabelled: UnlabelledSpec = UnlabelledSpec()
+    unlabelled: UnlabelledSpec = field(default_factory=UnlabelledSpec)
     """The examples, of which no label is looked at."""
     validation: float = 0.0
     """The share of what the server keeps of the data set (`dataset.server`) that it validates
     students on, with its labels: they stop when they get no better."""
     drop_below_chance: bool = False
     """Whether replies that answer fewer validation examples right than guessing are no teachers."""
-    distillation: DistillationSettings = DistillationSettings()
+    distillation: DistillationSettings = field(default_factory=DistillationSettings)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,13 +107,17 @@ class FedDFSettings(PlannedSettings):
             )
 
 
-class FedDF(Decoupled):
+class FedDF(NestedStrategy):
     """The server half: the mean of each level, distilled from all replies."""
 
     Settings = FedDFSettings
     settings: FedDFSettings
     _replies: Spool | None = None
     """Those of a round that were taken, until its server step."""
+
+    def bank(self, name: str, level: Level) -> str | None:
+        """Return the level's own bank for every tensor, statistics too."""
+        return f"level{level.number}"
 
     def prepare(self) -> None:
         """Make the levels, and load what is distilled with: before a round, not after one."""
@@ -147,13 +151,14 @@ class FedDF(Decoupled):
         """Return the state with every level that has replies distilled from all of them."""
         replies, self._replies = self._replies or Spool(), None
         began, after, students = time.monotonic(), dict(state), dict[str, Any]()
+        present = sorted({each.update.level for each in replies.kept})
         with threads(self.settings.distillation.threads):
             ensemble = self._ensemble(replies)
-            targets = ensemble.targets() if ensemble.teachers else None
-            for number in sorted({each.update.level for each in replies.kept}) if targets else ():
-                level = self.levels[number - 1]
-                distilled, students[str(number)] = self._distilled(level, state, targets)
-                after |= distilled
+            if ensemble.teachers:
+                targets = ensemble.targets()
+                for level in (self.levels[number - 1] for number in present):
+                    distilled, students[str(level.number)] = self._distilled(level, state, targets)
+                    after |= distilled
         self.tally.server["distillation"] = {
             "teachers": len(replies.kept),
             "dropped": len(replies.kept) - ensemble.teachers,
