@@ -27,6 +27,7 @@ METHODS = (
     *("fedavg", "decoupled", "heterofl", "heterofl strategy.own_classes=true", "scalefl"),
     *("nefl", "fjord model.norm=bn-running", "depthfl", "depthfl strategy.alpha=0.1"),
     *("fedfa strategy.choose=largest", "flexifed strategy.choose=largest"),
+    "feddf strategy.distillation.steps=2",
 )
 DEFENCES = {
     "norm-bound": AggregationConfig("norm-bound", {"times": 0.5}),
