@@ -18,6 +18,7 @@ from data.clients import (
     client_rows,
     device_data,
     global_test,
+    server_data,
 )
 from data.examples import Examples
 from data.formats import ImageSplit
@@ -64,4 +65,5 @@ __all__ = [
     "load_texts",
     "partition",
     "read_inputs",
+    "server_data",
 ]

@@ -17,7 +17,7 @@ from data.formats import ImageSplit
 from data.images import ImageData
 from data.language import LanguageData, LanguageSplit
 from data.language_source import LanguageSplits, load_language
-from data.partition import Rows, like_a_client, partition, split_parts
+from data.partition import Rows, like_a_client, partition, server_rows, split_parts
 from data.source import ImageSplits, load, load_own
 from data.spec import DatasetSpec
 from data.text_source import TextSplits, load_own_texts, load_texts
@@ -85,6 +85,12 @@ def global_test(spec: DatasetSpec) -> Examples:
         return _examples(test, spec)
     chosen = np.random.default_rng(spec.seed).permutation(len(test.labels))[: spec.max_test]
     return _examples(test, spec, np.sort(chosen))
+
+
+def server_data(spec: DatasetSpec) -> Examples:
+    """Return the training examples that the server keeps, which no simulated client has."""
+    train = _splits(spec).train
+    return _examples(train, spec, server_rows(spec, len(train.labels)))
 
 
 @lru_cache(maxsize=8)

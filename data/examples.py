@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any, Self
 
@@ -28,14 +28,26 @@ class Examples:
     def to(self, device: torch.device | str) -> Self:
         """Return the same examples on a device, where batches are then cut and prepared."""
         to_cuda = torch.device(device).type == "cuda"
+        return self._made_of(
+            lambda tensor: (tensor.pin_memory() if to_cuda else tensor).to(
+                device, non_blocking=True
+            )
+        )
+
+    def at(self, rows: Tensor) -> Self:
+        """Return some of the examples."""
+        return self._made_of(lambda tensor: tensor.index_select(0, rows))
+
+    def _made_of(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return examples whose tensors are changed."""
         this: Any = self
         tensors = {
-            field.name: (tensor.pin_memory() if to_cuda else tensor).to(device, non_blocking=True)
+            field.name: change(tensor)
             for field in fields(this)
             if isinstance(tensor := getattr(self, field.name), Tensor)
         }
-        moved: Self = replace(this, **tensors)
-        return moved
+        made: Self = replace(this, **tensors)
+        return made
 
     def batches(
         self,

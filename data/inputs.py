@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from data.formats import (
 )
 from data.images import ImageData
 from data.spec import DatasetSpec
-from data.text_formats import Texts, read_text_file
+from data.text_formats import Labelled, Texts, read_text_file
 from data.texts import TextData, TextSplit
 from data.tokens import encode
 
@@ -48,13 +48,25 @@ def read_inputs(path: Path, spec: DatasetSpec) -> Inputs:
     """Read the inputs under a path, and their labels from a column, an array or folders, if any."""
     if not path.exists():
         raise DataError(f"{path} does not exist")
-    return _read_texts(path, spec) if spec.holds == "tokens" else _read_images(path, spec)
+    if spec.holds == "tokens":
+        return _read_texts(path, spec)
+    return _read_images(path, IMAGES[spec.name])
 
 
-def _read_texts(path: Path, spec: DatasetSpec) -> Inputs:
+def read_unlabelled(path: Path, spec: DatasetSpec) -> Examples:
+    """Read the inputs under a path without a look at labels; images may have any size."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist")
+    if spec.holds == "tokens":
+        return _read_texts(path, spec, labelled=None).data
+    facts = replace(IMAGES[spec.name], any_size=True)
+    return _read_images(path, facts, labelled=False).data
+
+
+def _read_texts(path: Path, spec: DatasetSpec, labelled: Labelled = False) -> Inputs:
     facts = TEXTS[spec.name]
     parts = [
-        (file, read_text_file(file, facts, labelled=False))
+        (file, read_text_file(file, facts, labelled))
         for file in _files(path, frozenset({".parquet", ".csv"}))
     ]
     if not parts:
@@ -65,13 +77,13 @@ def _read_texts(path: Path, spec: DatasetSpec) -> Inputs:
     return Inputs(TextData.of(TextSplit(tokens, labels), facts), _rows_of(parts))
 
 
-def _read_images(path: Path, spec: DatasetSpec) -> Inputs:
-    facts = IMAGES[spec.name]
+def _read_images(path: Path, facts: ImageFacts, labelled: bool = True) -> Inputs:
+    """Read images, and what labels they have unless those are not to be looked at."""
     images = _files(path, IMAGE_SUFFIXES)
     if images:
-        return _read_image_files(path, images, facts)
+        return _read_image_files(path, images, facts, labelled)
     parts = [
-        (file, _read_npz(file, facts) if file.suffix == ".npz" else _read_parquet(file, facts))
+        (file, (_read_npz if file.suffix == ".npz" else _read_parquet)(file, facts, labelled))
         for file in _files(path, frozenset({".parquet", ".npz"}))
     ]
     if not parts:
@@ -89,10 +101,9 @@ def _files(path: Path, suffixes: frozenset[str]) -> list[Path]:
     return [file for file in files if file.suffix.lower() in suffixes]
 
 
-def _read_image_files(path: Path, files: list[Path], facts: ImageFacts) -> Inputs:
-    split = _split(
-        decode_images(files, len(files), facts), _folder_labels(path, files, facts), facts
-    )
+def _read_image_files(path: Path, files: list[Path], facts: ImageFacts, labelled: bool) -> Inputs:
+    labels = _folder_labels(path, files, facts) if labelled else None
+    split = _split(decode_images(files, len(files), facts), labels, facts)
     names = (str(file.relative_to(path)) if file != path else file.name for file in files)
     return Inputs(ImageData.of(split, facts), tuple(names))
 
@@ -109,19 +120,19 @@ def _folder_labels(path: Path, files: list[Path], facts: ImageFacts) -> NDArray[
     return np.array([labels[file.parent] for file in files])
 
 
-def _read_parquet(file: Path, facts: ImageFacts) -> ImageSplit:
+def _read_parquet(file: Path, facts: ImageFacts, labelled: bool) -> ImageSplit:
     table = open_parquet(file)
     found = next((name for name in LABEL_COLUMNS if name in table.column_names), None)
-    labels = None if found is None else table.column(found).to_numpy()
+    labels = table.column(found).to_numpy() if labelled and found is not None else None
     with reading(file):
         return _split(table_images(table, facts), labels, facts)
 
 
-def _read_npz(file: Path, facts: ImageFacts) -> ImageSplit:
+def _read_npz(file: Path, facts: ImageFacts, labelled: bool) -> ImageSplit:
     with opened_npz(file) as archive:
         for images, labels in (("x", "y"), ("x_test", "y_test")):
             if images in archive:
-                return _split(archive[images], archive.get(labels), facts)
+                return _split(archive[images], archive.get(labels) if labelled else None, facts)
         raise DataError(f"{file} holds {', '.join(archive.files)}: expected x, and maybe y")
 
 

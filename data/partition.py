@@ -22,8 +22,7 @@ LOCAL_TEST = 2**31
 def partition(spec: DatasetSpec, labels: NDArray[np.int64]) -> list[Rows]:
     """Return each client's rows of `labels`: disjoint, and a function of the spec alone."""
     rng = np.random.default_rng(spec.seed)
-    # Shuffled first, because some partitioners deal out runs of neighbours.
-    rows = rng.permutation(len(labels))[: spec.max_train]
+    rows, _ = _shuffled(spec, len(labels), rng)
     if len(rows) < spec.clients * spec.min_examples:
         raise DataError(
             f"{len(rows)} training examples are too few for {spec.clients} clients "
@@ -41,6 +40,25 @@ def partition(spec: DatasetSpec, labels: NDArray[np.int64]) -> list[Rows]:
     # Shuffled again, because some partitioners make classes or sizes depend on the client's number,
     # and so may the capacity of a simulated device.
     return [rows[parts[place]] for place in rng.permutation(spec.clients)]
+
+
+def server_rows(spec: DatasetSpec, examples: int) -> Rows:
+    """Return the rows of the training split that the server keeps, in an order by chance.
+
+    They are drawn without a look at the labels.
+    """
+    _, kept = _shuffled(spec, examples, np.random.default_rng(spec.seed))
+    return kept
+
+
+def _shuffled(spec: DatasetSpec, examples: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
+    """Return the rows to deal out, and those that the server keeps.
+
+    They are shuffled, because some partitioners deal out runs of neighbours.
+    """
+    rows = rng.permutation(examples)[: spec.max_train]
+    dealt = len(rows) - round(len(rows) * (spec.server or 0.0))
+    return rows[:dealt], rows[dealt:]
 
 
 def _deal(

@@ -48,9 +48,12 @@ class DatasetSpec:
     split, of its classes in their proportions (FedFA)."""
     local_test_examples: int = 200
     """The most that a client draws of the test split."""
+    server: float | None = None
+    """Share of the training examples that the server keeps, and no client gets; None is what the
+    run's method asks for, or else none."""
     seed: int = 0
     max_train: int | None = None
-    """Deal out no more than this many training examples; None deals out all."""
+    """Take no more than this many training examples, the server's too; None takes all."""
     max_test: int | None = None
     """Keep no more than this many examples of the global test set; None keeps all."""
     tokenizer: str | None = None
@@ -88,6 +91,8 @@ class DatasetSpec:
                 raise DataError(f"{field} is {number}: expected at least 1")
         if self.max_tokens < 3:
             raise DataError(f"max_tokens is {self.max_tokens}: expected at least 3")
+        if self.server is not None and not 0 <= self.server < 1:
+            raise DataError(f"server is {self.server}: expected 0 or more, and less than 1")
         if self.seed < 0:
             raise DataError(f"seed is {self.seed}: expected 0 or more")
         if not (self.validation >= 0 and self.test >= 0 and self.validation + self.test < 1):

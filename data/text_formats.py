@@ -14,6 +14,8 @@ from data.formats import UNKNOWN, first_column, open_parquet, reading
 
 TEXT_COLUMNS = ("text", "sentence")
 LABEL_COLUMNS = ("label",)
+Labelled = bool | None
+"""Whether texts must have labels, or may have them; None does not look at any."""
 
 
 class Texts(NamedTuple):
@@ -30,7 +32,7 @@ def read_text_files(files: Sequence[Path], facts: TextFacts) -> Texts:
     return Texts(texts, np.concatenate([part.labels for part in parts]))
 
 
-def read_text_file(file: Path, facts: TextFacts, labelled: bool = True) -> Texts:
+def read_text_file(file: Path, facts: TextFacts, labelled: Labelled = True) -> Texts:
     """Read a parquet or CSV file; what is wrong is told with the file and the row.
 
     Rows of CSV are counted as editors do, from 1, which is the header.
@@ -49,11 +51,12 @@ def read_text_file(file: Path, facts: TextFacts, labelled: bool = True) -> Texts
 
 
 def read_text_table(
-    table: Any, facts: TextFacts, labelled: bool = True, first_row: int = 0
+    table: Any, facts: TextFacts, labelled: Labelled = True, first_row: int = 0
 ) -> Texts:
     """Read an Arrow table with texts, and labels that are numbers or names of classes."""
     texts = table.column(first_column(table, TEXT_COLUMNS)).to_pylist()
-    if labelled or set(LABEL_COLUMNS) & set(table.column_names):
+    there = set(LABEL_COLUMNS) & set(table.column_names)
+    if labelled or (labelled is False and there):
         labels = table.column(first_column(table, LABEL_COLUMNS)).to_pylist()
     else:
         labels = [UNKNOWN] * len(texts)

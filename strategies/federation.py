@@ -276,6 +276,10 @@ class Federation:
         """Return the same federation with another model."""
         return self if model == self.model else replace(self, model=model)
 
+    def with_data(self, dataset: DatasetSpec) -> Self:
+        """Return the same federation with another data set."""
+        return self if dataset == self.dataset else replace(self, dataset=dataset)
+
     def needed(self, asked: int) -> int:
         """Return how many of those asked must give a usable reply."""
         share = DEFAULT_SHARE if self.min_replies is None else self.min_replies

@@ -52,7 +52,9 @@ class Method:
         self, federation: Federation, settings: MethodSettings, weights: State | None = None
     ) -> None:
         """Prepare a run; `weights` are pre-trained ones of the full network to start from."""
-        self.federation = federation = federation.with_model(settings.complete(federation.model))
+        federation = federation.with_model(settings.complete(federation.model))
+        federation = federation.with_data(settings.complete_data(federation.dataset))
+        self.federation = federation
         settings.check(federation)
         self.settings, self.weights = settings, weights
         self.run_id = federation.run_id or uuid4().hex

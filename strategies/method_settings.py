@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from data.spec import DatasetSpec
 from models import Task, family
 from models.slicing import Rounding
 from strategies.federation import Federation, ModelConfig, check_least, rises_to_one
@@ -50,6 +51,10 @@ class MethodSettings:
         known = family(model.name).options
         taken = {k: v for k, v in self.asked.items() if v is not None and k in known}
         return replace(model, options={**taken, **model.options})
+
+    def complete_data(self, data: DatasetSpec) -> DatasetSpec:
+        """Return the data set with what the server is to keep of it, where that is left open."""
+        return data
 
     @property
     def asked(self) -> dict[str, str | None]:

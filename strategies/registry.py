@@ -10,6 +10,7 @@ METHODS = {
     "decoupled": "strategies.methods.decoupled:Decoupled",
     "depthfl": "strategies.methods.depthfl:DepthFL",
     "fedavg": "strategies.methods.fedavg:FedAvg",
+    "feddf": "strategies.methods.feddf:FedDF",
     "fedfa": "strategies.methods.fedfa:FedFA",
     "fjord": "strategies.methods.fjord:FjORD",
     "flexifed": "strategies.methods.flexifed:FlexiFed",

@@ -64,7 +64,7 @@ def fit(
     here = resident(data, place.device)
     order = torch.Generator().manual_seed(seed)
     total, seen, steps = torch.zeros((), device=place.device), 0, 0
-    with _chance_from(seed, place.device):
+    with chance_from(seed, place.device):
         for inputs, labels in _batches(here, settings, order):
             if settings.warmup:
                 _set_rate(optimiser, rate * warmed_up(settings, before + steps + 1))
@@ -141,7 +141,7 @@ def _epoch(
 
 
 @contextmanager
-def _chance_from(seed: int, device: torch.device) -> Iterator[None]:
+def chance_from(seed: int, device: torch.device) -> Iterator[None]:
     """Draw from the seed in layers such as dropout, and leave the process's own chance alone."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)

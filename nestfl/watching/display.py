@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,16 +13,21 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from nestfl.watching.progress import Display, RunState
-from server_app.record.round_line import accuracies_part, round_line
+from nestfl.watching.progress import Display, RunState, Work
+from server_app.record.round_line import accuracies_part, round_line, work_part
+
+PACE = 10.0
+"""Seconds without a line after which one tells what the server does."""
 
 
 class Lines:
-    """One line a round, for a log file or a pipe."""
+    """One line a round, and now and then one of long work, for a log file or a pipe."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, pace: float = PACE) -> None:
+        self._console, self._pace = console, pace
         self._warned = False
+        self._told = time.monotonic()
+        self._work: Work | None = None
 
     def update(self, state: RunState, finished: list[dict[str, Any]]) -> None:
         if (told := warnings_of(state)) and not self._warned:
@@ -30,10 +36,15 @@ class Lines:
         for record in finished:
             parts = (round_line(record, state.rounds), time_left(state))
             self._console.out(", ".join(filter(None, parts)), highlight=False)
+            self._told = time.monotonic()
+        news = state.work if state.work != self._work else None
+        if news and time.monotonic() - self._told >= self._pace:
+            self._console.out(f"round {news.round}, {work_part(*news[1:])}", highlight=False)
+            self._told, self._work = time.monotonic(), news
 
 
 class Bars:
-    """Bars of the rounds and of the current one's replies; the last loss and accuracies."""
+    """Bars of the rounds, of the current one's replies and of the server's work; last scores."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -45,6 +56,7 @@ class Bars:
         )
         self._rounds: TaskID = self._progress.add_task("rounds", total=None, note="starting Flower")
         self._replies: TaskID = self._progress.add_task("replies", total=None, note="")
+        self._work: TaskID = self._progress.add_task("server", total=None, note="", visible=False)
         self._found = Text()
         self._live = Live(Group(self._progress, self._found), console=console)
 
@@ -62,6 +74,10 @@ class Bars:
             )
         done, of = state.replies or (0, None)
         self._progress.update(self._replies, total=of, completed=done)
+        _, what, step, steps = state.work or (0, "", 0, None)
+        self._progress.update(
+            self._work, total=steps, completed=step, note=what, visible=state.work is not None
+        )
         scores = (accuracies_part(state.accuracies), state.system, state.perplexities)
         parts = (state.loss, state.personal, *scores, state.validation)
         found = ", ".join(filter(None, parts))

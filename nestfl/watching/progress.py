@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from server_app.record.files import METRICS_FILE, PROGRESS_FILE
 from server_app.record.round_line import (
@@ -53,6 +53,15 @@ def _record(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
+class Work(NamedTuple):
+    """Work of the server's own in a round, and how many of its steps are done."""
+
+    round: int
+    what: str
+    done: int
+    of: int
+
+
 @dataclass
 class RunState:
     """The state of a run, as its files tell it."""
@@ -62,6 +71,8 @@ class RunState:
     """The last round that has ended."""
     replies: tuple[int, int] | None = None
     """Replies that have come in the current round, and those expected."""
+    work: Work | None = None
+    """What the server does by itself after the replies."""
     loss: str = ""
     """The mean loss of the clients' training in that round, in words."""
     personal: str = ""
@@ -92,7 +103,9 @@ class RunState:
                 self.attackers = int(rest.get("attackers") or 0)
                 self._ends = [now]
             case {"event": "reply", "done": int(done), "of": int(of)}:
-                self.replies = (done, of)
+                self.replies, self.work = (done, of), None
+            case {"event": "work", "round": int(round), "what": str(what), **rest}:
+                self.work = Work(round, what, int(rest["done"]), int(rest["of"]))
             case {"event": "round", "round": int(number)}:
                 self._end_round(number, now)
             case {"event": "end", **rest}:
@@ -119,7 +132,7 @@ class RunState:
     def _end_round(self, number: int, now: float) -> None:
         if number > self.round:  # the same round is told of by both files
             self.round = number
-            self.replies = None
+            self.replies = self.work = None
             self._ends.append(now)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from data.spec import DatasetSpec
 from server_app.config.keys import copies, keys_by_name, values_by_key
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.config.settings import Config
@@ -94,7 +95,9 @@ def _checked_config(values: Mapping[str, Any]) -> Config:
     fleet = build(FleetConfig, values["fleet"], "fleet")  # first: strategies copy its budgets
     chosen = build(settings, given, "strategy")
     model = chosen.complete(build(ModelConfig, values["model"], "model"))
-    return build(Config, {**values, "fleet": fleet, "strategy": chosen, "model": model})
+    data = chosen.complete_data(build(DatasetSpec, values["dataset"], "dataset"))
+    parts = {"fleet": fleet, "strategy": chosen, "model": model, "dataset": data}
+    return build(Config, {**values, **parts})
 
 
 def _with_the_tokenizer_of_its_weights(config: Config) -> Config:
@@ -115,7 +118,7 @@ def with_absolute_paths(folder: Path, overrides: str | Iterable[str]) -> list[st
 def _with_absolute_path(folder: Path, override: str) -> str:
     key, _, value = override.partition("=")
     path = folder / Path(value).expanduser()
-    if key in ("dataset.path", "resume") and value != "null":
+    if key in ("dataset.path", "strategy.unlabelled.path", "resume") and value != "null":
         return f"{key}={path}"
     if key in ("model.weights", "dataset.tokenizer") and path.exists():  # it may be another name
         return f"{key}={path}"
@@ -286,7 +289,8 @@ def _complete_strategy(config: DictConfig) -> None:
         return  # which is told of when the configuration is built
     with open_dict(config.strategy):
         for field in fields(settings):
-            config.strategy.setdefault(field.name, field.default)
+            if field.default is not MISSING:  # what has settings of its own is in its file
+                config.strategy.setdefault(field.name, field.default)
 
 
 def _saved(resume: str, chosen: list[_Override]) -> DictConfig:

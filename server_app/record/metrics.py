@@ -85,6 +85,24 @@ class PersonalMetrics(PersonalTest, total=False):
     scores: dict[str, float]  # by the client's number: its accuracy
 
 
+class StudentMetrics(TypedDict, total=False):
+    steps: int
+    loss_start: float  # means over its first and its last ten steps
+    loss_end: float
+    best_step: int  # with validation examples: after which it was best, 0 at its start
+    validation: float  # its accuracy on them, then
+    diverged: bool  # it is the plain average, since distillation led to no numbers
+    seconds: float
+
+
+class DistillationMetrics(TypedDict, total=False):
+    teachers: int  # replies that were asked
+    dropped: int  # of these: below chance, or without an answer that is a number
+    examples: int  # to distil with
+    seconds: float  # that the server took; no client's cost
+    levels: dict[str, StudentMetrics]  # by the level's number
+
+
 class AskCounts(Traffic, total=False):
     asked: int
     answered: int
@@ -107,6 +125,7 @@ RoundMetrics = TypedDict(
         "left_out": dict[str, str],  # nodes that are no clients, and why
         "train": dict[str, float],  # "loss": the mean of the clients'
         "personal": PersonalMetrics,  # means over the clients that trained, without attackers
+        "distillation": DistillationMetrics,  # FedDF's, on the server
         "levels": dict[str, LevelMetrics],  # by the level's number, from "1", the smallest
         "worst": float,  # accuracy over the levels that clients hold
         "mean": float,

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,12 +23,15 @@ from server_app.record.fleet_record import (
     resumed,
     write_fleet,
 )
-from server_app.record.round_line import round_line
+from server_app.record.round_line import round_line, work_part
 from server_app.record.run_record import RunRecord
 from strategies.base import NestedStrategy
 from strategies.fleet.coverage import Coverage
 from strategies.fleet.enrolment import Client
 from strategies.rounds.observer import Observer
+
+TOLD_EVERY, LOGGED_EVERY = 0.5, 15.0
+"""Seconds between two words about the same work, to the display and to the log."""
 
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
@@ -49,6 +54,9 @@ class Recorder(Observer):
         self.strategy: NestedStrategy | None = None
         self.fleet: FleetRecord | None = None
         self.progress = record.directory / PROGRESS_FILE
+        self._work: tuple[int, str] | None = None
+        self._answered = self._told = self._logged = -math.inf
+        """When the last reply came, and when work was told of, and logged."""
 
     def started(self, coverage: Coverage, clients: Mapping[int, Client]) -> None:
         partitions = [client.profile.partitions or 0 for client in clients.values()]
@@ -68,7 +76,19 @@ class Recorder(Observer):
             self._record_fleet(self.strategy)
 
     def replied(self, round: int, done: int, of: int) -> None:
+        self._answered = time.monotonic()
         self._tell(event="reply", round=round, done=done, of=of)
+
+    def working(self, round: int, what: str, done: int, of: int) -> None:
+        """Tell of the server's own work: its beginning, its end, and now and then between."""
+        now, begins = time.monotonic(), (round, what) != self._work
+        self._work = (round, what)
+        if begins or done == of or now - self._told >= TOLD_EVERY:
+            self._told = now
+            self._tell(event="work", round=round, what=what, done=done, of=of)
+        if now - max(self._answered, self._logged) >= LOGGED_EVERY:
+            self._logged = now
+            log.info("round %d, %s", round, work_part(what, done, of))
 
     def finished_round(self, metrics: Mapping[str, Any]) -> None:
         number, every = metrics["round"], self.config.checkpoint.every

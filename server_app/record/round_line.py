@@ -23,6 +23,11 @@ def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
     return ", ".join(filter(None, parts))
 
 
+def work_part(what: str, done: int, of: int) -> str:
+    """Tell how far the server is with work of its own."""
+    return f"{what}: step {done} of {of}"
+
+
 def loss_part(record: Mapping[str, Any]) -> str:
     """Tell the mean of the clients' losses; nothing where none was told."""
     train = record.get("train")

@@ -11,7 +11,7 @@ import math
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -58,7 +58,14 @@ class Spool:
 
     def updates(self) -> Iterator[Update]:
         """Read the updates back, in the order in which they came."""
-        for spooled in self.kept:
+        return self._read_back(self.kept)
+
+    def by_client(self) -> Iterator[Update]:
+        """Read the updates back, in the order of their clients' numbers."""
+        return self._read_back(sorted(self.kept, key=_client_and_level))
+
+    def _read_back(self, kept: Iterable[Spooled]) -> Iterator[Update]:
+        for spooled in kept:
             regions = spooled.update.map.regions
             state = {
                 name: self.read(
@@ -106,3 +113,8 @@ class Spool:
             regions = {name: replace(region) for name, region in given.regions.items()}
             self._maps[given] = SliceMap(regions)
         return self._maps[given]
+
+
+def _client_and_level(spooled: Spooled) -> tuple[int, int]:
+    update = spooled.update
+    return (-1 if update.client is None else update.client), update.level

@@ -18,6 +18,9 @@ class Observer:
     def replied(self, round: int, done: int, of: int) -> None:
         """Note that so many of a round's clients have answered."""
 
+    def working(self, round: int, what: str, done: int, of: int) -> None:
+        """Note how far the server is with work of its own after a round's replies."""
+
     def finished_round(self, metrics: Mapping[str, Any]) -> None:
         """Note what a round came to."""
 
@@ -35,6 +38,10 @@ class Observers(Observer):
     def replied(self, round: int, done: int, of: int) -> None:
         for each in self._observers:
             each.replied(round, done, of)
+
+    def working(self, round: int, what: str, done: int, of: int) -> None:
+        for each in self._observers:
+            each.working(round, what, done, of)
 
     def finished_round(self, metrics: Mapping[str, Any]) -> None:
         for each in self._observers:

@@ -86,6 +86,8 @@ class Tally:
     """By what was asked besides training."""
     personal: dict[tuple[int, int], tuple[int, Personal]] = field(default_factory=dict)
     """By client and turn: the level that it trained, and how good that is on its own test part."""
+    server: dict[str, Any] = field(default_factory=dict)
+    """What the server's own step tells of itself, by the names that the record has for it."""
     language: bool = False
     """Whether these tests are of texts, which have a perplexity."""
 
@@ -151,6 +153,7 @@ class Tally:
             },
             "train": {"loss": self.mean_loss if self.accepted else None},
             **({"personal": found} if (found := self._personal()) else {}),
+            **self.server,
         }
 
     def _personal(self) -> dict[str, Any]:

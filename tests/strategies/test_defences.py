@@ -28,6 +28,7 @@ METHODS = (
     *("nefl", "fjord model.norm=bn-running", "depthfl", "depthfl strategy.alpha=0.1"),
     *("fedfa strategy.choose=largest", "flexifed strategy.choose=largest"),
     "serving_rate fleet=cis_figure2",
+    "feddf strategy.distillation.steps=2",
 )
 DEFENCES = {
     "norm-bound": AggregationConfig("norm-bound", {"times": 0.5}),

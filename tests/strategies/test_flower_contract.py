@@ -66,6 +66,7 @@ def assert_same(arrays: ArrayRecord, strategy: NestedStrategy) -> None:
         "strategy=decoupled weighting=examples",
         "strategy=fedfa strategy.trials=2 strategy.batch_size=8 aggregation=median",
         "strategy=flexifed strategy.choose=largest strategy.rule=basic",
+        "strategy=feddf strategy.distillation.steps=3 strategy.validation=0.5 dataset.server=0.3",
         "strategy=fedavg clients_per_round=2",
         "strategy=serving_rate strategy.weights=balanced fleet=cis_figure2 train.batch_size=8",
     ],

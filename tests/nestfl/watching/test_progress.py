@@ -208,3 +208,34 @@ def test_a_pass_that_is_given_up_leaves_no_bar() -> None:
         batches = watch(range(3), 3, "answering")
         assert (next(batches), next(batches)) == (0, 1)
         del batches
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_work_of_the_server_is_shown_until_its_round_ends(tmp_path: Path, terminal: bool) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=terminal, width=100)
+    follower = Follower(tmp_path)
+    work = {"event": "work", "round": 7, "what": "distilling level 2 of 4", "done": 300, "of": 1000}
+    events = [{"event": "start", "rounds": 9}, {"event": "reply", "done": 4, "of": 4}, work]
+    (tmp_path / "progress.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    with display_on(console, quiet=False) as display:
+        if isinstance(display, Lines):
+            display = Lines(console, pace=0)
+        follower.step(display)
+        follower.step(display)  # which has nothing new to tell
+    shown = screen.getvalue()
+    if terminal:
+        assert "distilling level 2 of 4" in shown
+        assert "300/1000" in shown
+    else:
+        assert shown == "round 7, distilling level 2 of 4: step 300 of 1000\n"
+    follower.state.take_event({"event": "round", "round": 7}, now=1)
+    assert follower.state.work is None
+
+
+def test_short_work_adds_no_line_to_a_log(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    state = RunState()
+    state.take_event({"event": "work", "round": 1, "what": "x", "done": 1, "of": 2}, now=0)
+    Lines(Console(file=screen), pace=1e9).update(state, [])
+    assert screen.getvalue() == ""

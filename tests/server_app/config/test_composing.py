@@ -62,8 +62,8 @@ def round_tripped(config: Config, folder: Path) -> Config:
 
 
 STRATEGIES = (
-    "decoupled, depthfl, fedavg, fedfa, fedfa_depth, fedfa_width, fjord, flexifed, heterofl, nefl, "
-    "nefl_d, nefl_d_nl, nefl_do, nefl_nl, nefl_w, scalefl, serving_rate"
+    "decoupled, depthfl, fedavg, feddf, fedfa, fedfa_depth, fedfa_width, fjord, flexifed, "
+    "heterofl, nefl, nefl_d, nefl_d_nl, nefl_do, nefl_nl, nefl_w, scalefl, serving_rate"
 )
 
 

@@ -11,8 +11,10 @@ from server_app import app as server
 from server_app.config.composing import Config, ConfigError, _merge_per_strategy, choices, compose
 from server_app.record.run_record import RunRecord
 from strategies.method_settings import PlannedSettings
+from strategies.methods.feddf import FedDFSettings
 from strategies.methods.scalefl import ScaleFLSettings
 from tests.support.grids import InProcessGrid
+from training.ensemble_distillation import DistillationSettings
 
 SPLITS = {
     "table3_resnet110": ((36, 0.7), (42, 0.7), (48, 0.75), (54, 1.0)),
@@ -31,12 +33,16 @@ WIDTHS = {
 ROWS = [
     *((recipe, method) for recipe in SPLITS for method in ("fedavg", "heterofl", "scalefl")),
     ("table3_resnet110", "decoupled"),
+    ("table3_resnet110", "feddf"),
+    ("table5_bert", "feddf"),
 ]
 RUN = [
     *((recipe, "scalefl") for recipe in SPLITS),
     ("table3_resnet110", "decoupled"),
     ("table3_msdnet24", "fedavg"),
     ("table5_bert", "heterofl"),
+    ("table3_resnet110", "feddf"),
+    ("table5_bert", "feddf"),
 ]
 """Each network once, and each method once more."""
 
@@ -59,7 +65,7 @@ def test_a_row_has_the_levels_of_its_table(recipe: str, method: str) -> None:
     assert (strategy.name, strategy.ratios) == (method, None)
     splits, widths = (SPLITS[recipe], None) if method == "scalefl" else (None, WIDTHS[recipe])
     assert (strategy.splits, strategy.widths) == (splits, widths)
-    assert strategy.rounding == ("ceil" if method == "heterofl" else "floor")
+    assert strategy.rounding == ("ceil" if method in ("heterofl", "feddf") else "floor")
 
 
 @pytest.mark.parametrize(
@@ -90,6 +96,27 @@ def test_scalefl_is_the_recipes_default_and_any_strategy_has_levels_in_them() ->
 def test_the_columns_of_the_tables_are_overrides() -> None:
     config = compose("experiment=scalefl_table3_resnet110 dataset=cifar100 dataset.alpha=1")
     assert (config.dataset.name, config.dataset.alpha) == ("cifar100", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "dataset", "other"),
+    [
+        ("table3_resnet110", "cifar10", "cifar100"),
+        ("table3_resnet110", "cifar100", "cifar10"),
+        ("table5_bert", "sst2", "ag-news"),
+        ("table5_bert", "ag-news", "sst2"),
+    ],
+)
+def test_feddf_distils_each_data_set_with_the_other_of_its_table(
+    recipe: str, dataset: str, other: str
+) -> None:
+    config = compose(f"experiment=scalefl_{recipe} strategy=feddf dataset={dataset}")
+    assert isinstance(config.strategy, FedDFSettings)
+    unlabelled = config.strategy.unlabelled
+    assert (unlabelled.source(config.dataset), unlabelled.max_examples) == (other, None)
+    assert config.dataset.server is None  # clients have all of the data set, as in other rows
+    assert config.strategy.distillation == DistillationSettings()
+    assert (config.strategy.validation, config.strategy.drop_below_chance) == (0, False)
 
 
 def test_bert_has_a_small_rate_and_scalefl_half_its_usual_beta_there() -> None:

@@ -1,0 +1,165 @@
+"""Examples without labels, for a server to distil with: of the run's data set, or of any other.
+
+Those of another data set become what the run's network reads: images of its size and channels,
+normalised as its own are; texts in its tokens. Labels are not looked at: in their place each
+example has its number, by which what teachers answer for it is found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from data.catalog import CATALOG, IMAGES, TEXTS, DataError
+from data.clients import server_data
+from data.examples import Examples
+from data.images import ImageData
+from data.inputs import read_unlabelled
+from data.partition import Rows
+from data.source import load
+from data.spec import DatasetSpec
+from data.text_source import load_texts
+from data.texts import TextData
+
+OWN, COUNTERPART, FILES = "own", "counterpart", "files"
+"""In place of a data set's name: what the server keeps of the run's (`DatasetSpec.server`), the one
+that ScaleFL takes, or whatever is found under the path."""
+COUNTERPARTS = {"cifar10": "cifar100", "cifar100": "cifar10", "sst2": "ag-news", "ag-news": "sst2"}
+"""Whose training sets ScaleFL distils with each other (section 4.3)."""
+IMAGES_AT_A_TIME = 1024
+BRIGHTNESS = (0.299, 0.587, 0.114)
+"""Of red, green and blue in grey (ITU-R 601), as image files are read."""
+
+
+@dataclass(frozen=True)
+class UnlabelledSpec:
+    """The examples that a server distils with."""
+
+    name: str = OWN
+    """A data set, `own`, `counterpart` or `files`."""
+    path: str | None = None
+    """Local files of it, on the server; None takes the bundled or the published data set."""
+    max_examples: int | None = 50_000
+    """Take no more than this many; what teachers answer for each is kept in memory."""
+
+    def __post_init__(self) -> None:
+        choices = (OWN, COUNTERPART, FILES, *CATALOG)
+        if self.name not in choices:
+            raise DataError(f"unknown name {self.name!r}; choose from {', '.join(choices)}")
+        if self.name == FILES and self.path is None:
+            raise DataError("path is null: expected a folder or a file, since name is files")
+        if self.name == OWN and self.path is not None:
+            raise DataError(f"path is {self.path}: expected null, since name is own")
+        if self.max_examples is not None and self.max_examples < 2:
+            raise DataError(f"max_examples is {self.max_examples}: expected at least 2")
+
+    def source(self, run: DatasetSpec) -> str:
+        """Return the name of the data set, or raise `DataError` if the run cannot read it."""
+        if run.holds == "language":
+            raise DataError(
+                f"{run.name} is a running text: expected a data set of images or of texts with "
+                "classes, since what is distilled are answers to whole examples"
+            )
+        if self.name in (OWN, FILES):
+            return self.name
+        if self.name == COUNTERPART and run.name not in COUNTERPARTS:
+            raise DataError(
+                f"name is counterpart, which {', '.join(COUNTERPARTS)} have, but not {run.name}: "
+                "name a data set, or own"
+            )
+        name = COUNTERPARTS[run.name] if self.name == COUNTERPART else self.name
+        kinds = tuple(IMAGES if run.holds == "images" else TEXTS)
+        if name not in kinds:
+            raise DataError(
+                f"name is {name}, which a network for {run.name} cannot read: choose from "
+                f"{', '.join((OWN, FILES, *kinds))}"
+            )
+        if (name, self.path) == (run.name, run.path):
+            raise DataError(
+                f"name is {name}, whose training examples are the clients': choose own, which are "
+                "examples that no client has, or another data set"
+            )
+        return name
+
+
+def server_parts(run: DatasetSpec, validation: float) -> tuple[Examples, Examples]:
+    """Return what the server keeps of the run's data: a share to validate on, and the rest."""
+    kept = server_data(run)
+    rows = torch.arange(len(kept))
+    cut = round(len(kept) * validation)
+    return kept.at(rows[:cut]), kept.at(rows[cut:])
+
+
+def unlabelled(spec: UnlabelledSpec, run: DatasetSpec, validation: float = 0.0) -> Examples:
+    """Return the examples as the run's network reads them, numbered in place of labels.
+
+    Where there are more than are asked for, the run's seed draws them. Those of another data set
+    are of its training split; `own` ones are what the server's `validation` part leaves.
+    """
+    source = spec.source(run)
+    if source == OWN:
+        found = _some(server_parts(run, validation)[1], spec.max_examples, run.seed)
+    elif source == FILES:
+        read = read_unlabelled(Path(str(spec.path)).expanduser(), run)
+        found = _some(read, spec.max_examples, run.seed)
+    else:
+        found = _of_another(source, spec, run)
+    if len(found) < 2:
+        raise DataError(f"{len(found)} examples to distil with in {source}: expected at least 2")
+    return numbered(found)
+
+
+def numbered(data: Examples) -> Examples:
+    """Return the examples with their numbers in place of their labels."""
+    this: Any = data
+    made: Examples = replace(this, labels=torch.arange(len(data)))
+    return made
+
+
+def fitted(images: Tensor, channels: int, size: int) -> Tensor:
+    """Return bytes of images in other channels and of another size: grey, colour, scaled."""
+    if images.shape[1] == channels and images.shape[2:] == (size, size):
+        return images
+    parts = [_fitted(part, channels, size) for part in torch.split(images, IMAGES_AT_A_TIME)]
+    return torch.cat(parts) if parts else images.new_empty(0, channels, size, size)
+
+
+def _fitted(images: Tensor, channels: int, size: int) -> Tensor:
+    pixels = images.float()
+    if channels == 1 and pixels.shape[1] == 3:
+        pixels = (pixels * torch.tensor(BRIGHTNESS).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    if pixels.shape[2:] != (size, size):
+        scaled = {"size": (size, size), "mode": "bilinear", "antialias": True}
+        pixels = F.interpolate(pixels, **scaled)  # type: ignore[arg-type]
+    return pixels.round().clamp(0, 255).byte().expand(-1, channels, -1, -1).contiguous()
+
+
+def _of_another(source: str, spec: UnlabelledSpec, run: DatasetSpec) -> Examples:
+    """Return training examples of another data set, prepared as the run's own are."""
+    other = DatasetSpec(source, spec.path, tokenizer=run.tokenizer, max_tokens=run.max_tokens)
+    if run.holds == "tokens":
+        texts = load_texts(other).train
+        rows = _drawn(texts.labels, spec.max_examples, run.seed)
+        return TextData.of(texts, TEXTS[run.name], rows)
+    split, facts = load(other).train, IMAGES[run.name]
+    found = ImageData.of(split, facts, _drawn(split.labels, spec.max_examples, run.seed))
+    return replace(found, images=fitted(found.images, facts.in_channels, facts.image_size))
+
+
+def _some(data: Examples, most: int | None, seed: int) -> Examples:
+    rows = _drawn(data.labels, most, seed)
+    return data if rows is None else data.at(torch.from_numpy(rows))
+
+
+def _drawn(examples: Sized, most: int | None, seed: int) -> Rows | None:
+    """Return the rows of as many as are asked for; None takes all."""
+    if most is None or len(examples) <= most:
+        return None
+    return np.sort(np.random.default_rng(seed).permutation(len(examples))[:most])

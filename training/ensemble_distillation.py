@@ -1,0 +1,241 @@
+"""Ensemble distillation (FedDF): a student learns what teachers answer on average, without labels.
+
+Lin, Kong, Stich, Jaggi: "Ensemble Distillation for Robust Model Fusion in Federated Learning",
+NeurIPS 2020. What the teachers answer for each example is computed once, one teacher at a time,
+and kept; every step then finds the answers of its batch there. That is what evaluating all
+teachers on each batch would give: in test mode an answer depends on the example alone.
+
+Examples have their numbers in place of labels (`data/unlabelled.py`), so none can be looked at.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from data.examples import Examples
+from models.families import SlicedNetwork
+from protocol.train_settings import TrainSettings
+from training.devices import resident
+from training.fitting import chance_from
+from training.placement import Placement
+from training.testing import LARGEST_BATCH, evaluate, with_statistics_after_training
+
+Average = Literal["logits", "probabilities", "losses"]
+Told = Callable[[int], None]
+"""Is told how many steps, or batches, are done."""
+
+REPORTED = 10
+"""Steps whose mean loss is the one at the start, or at the end."""
+
+
+@dataclass(frozen=True)
+class DistillationSettings:
+    """How a student learns; the defaults are the paper's."""
+
+    steps: int = 10_000
+    batch_size: int = 64
+    lr: float = 1e-3
+    """Of Adam; it falls to 0 along a cosine."""
+    clip: float = 5.0
+    """The largest norm that a batch's gradient may have; 0 does not clip."""
+    temperature: float = 1.0
+    average: Average = "logits"
+    """Over the teachers: of what they answer, or of a student's loss for each of them."""
+    check_every: int = 100
+    """Steps between tests on validation examples, where there are any."""
+    patience: int = 1_000
+    """Steps without a better test after which a student stops."""
+    threads: int = 1
+    """On a CPU: weights depend on them in their last bits."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "check_every", "patience", "threads"):
+            least = 2 if name == "batch_size" else 1  # of one, batch norm has no variance
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected at least {least}")
+        for name in ("lr", "temperature"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected a number above 0")
+        if not 0 <= self.clip < math.inf:
+            raise ValueError(f"clip is {self.clip}: expected a finite number, 0 or more")
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What a student is to answer for each example."""
+
+    probabilities: Tensor
+    """[examples, classes]."""
+    least: Tensor
+    """[examples]: sum p log p, which the loss of a perfect student makes up for; of single losses
+    its mean over the teachers."""
+
+    def loss(self, logits: Tensor, rows: Tensor, temperature: float) -> Tensor:
+        """Return KL(targets || softmax(logits / T)) as the batch's mean, without a factor T^2."""
+        answers = F.log_softmax(logits / temperature, dim=1)
+        return (self.least[rows] - (self.probabilities[rows] * answers).sum(1)).mean()
+
+    def to(self, device: torch.device) -> Targets:
+        return Targets(self.probabilities.to(device), self.least.to(device))
+
+
+class Ensemble:
+    """Sums what teachers answer, one after the other; their order is that of the sums."""
+
+    def __init__(self, average: Average, temperature: float) -> None:
+        self.average, self.temperature = average, temperature
+        self.teachers = 0
+        self._answers = self._least = torch.zeros((), dtype=torch.float64)
+
+    def add(self, logits: Tensor) -> None:
+        """Add a teacher's logits for each example."""
+        answers = logits.double().cpu()
+        if self.average != "logits":
+            logs = F.log_softmax(answers / self.temperature, dim=1)
+            answers = logs.exp()
+            self._least = self._least + (answers * logs).sum(1)
+        self._answers = self._answers + answers
+        self.teachers += 1
+
+    def targets(self) -> Targets:
+        """Return the mean over the teachers, of whom there is one at least."""
+        mean = self._answers / self.teachers
+        if self.average == "logits":
+            mean = F.softmax(mean / self.temperature, dim=1)
+        least = torch.special.xlogy(mean, mean).sum(1)
+        if self.average == "losses":
+            least = self._least / self.teachers
+        return Targets(mean.float(), least.float())
+
+
+@dataclass(frozen=True)
+class DistillationReport:
+    """What distillation did to a student."""
+
+    steps: int
+    loss_start: float
+    loss_end: float
+    """Means over the first and the last steps, each before its own."""
+    best_step: int | None = None
+    """After which the student was best on the validation examples; 0 is its start."""
+    validation: float | None = None
+    """Its accuracy there, then."""
+
+
+def answers(
+    network: SlicedNetwork, data: Examples, train: TrainSettings, told: Told = lambda done: None
+) -> Tensor:
+    """Return the logits of a network's last exit for each example, in test mode.
+
+    Batch norms that keep no statistics while they train get those of these very examples: by the
+    batch, an answer would depend on its neighbours.
+    """
+    network = with_statistics_after_training(network, data, train, "own")
+    place = Placement.of(train, network)
+    network.to(place.device).eval()
+    found = []
+    with torch.no_grad():
+        for inputs, _ in resident(data, place.device).batches(LARGEST_BATCH):
+            found.append(place.logits(network, inputs)[-1])
+            told(len(found))
+    return torch.cat(found)
+
+
+def accuracy(network: SlicedNetwork, data: Examples, train: TrainSettings) -> float:
+    """Return how many of some labelled examples a network answers right: a share."""
+    tested = with_statistics_after_training(network, data, train, "own")
+    return evaluate(tested, data, train)[-1].accuracy
+
+
+def distil(
+    student: SlicedNetwork,
+    data: Examples,
+    targets: Targets,
+    settings: DistillationSettings,
+    train: TrainSettings,
+    seed: int,
+    validation: Examples | None = None,
+    told: Told = lambda done: None,
+) -> DistillationReport:
+    """Train the student in place; on CPU its weights are a function of the arguments alone.
+
+    With labelled validation examples it stops when it gets no better, and is as it was when it was
+    best, at its start for one; without it takes all steps, and is as it is after the last.
+    """
+    train = replace(train, precision="fp32" if train.precision == "fp16" else train.precision)
+    place = Placement.of(train, student)
+    student.to(place.device)
+    here, targets = resident(data, place.device), targets.to(place.device)
+    parameters = list(student.parameters())
+    optimiser = torch.optim.Adam(parameters, settings.lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps)
+    best = _Best(student, validation, train) if validation is not None else None
+    losses: list[Tensor] = []
+    with chance_from(seed, place.device):
+        order = torch.Generator().manual_seed(seed)
+        for inputs, rows in islice(_batches(here, settings.batch_size, order), settings.steps):
+            student.train()
+            logits = place.logits(student, inputs)[-1]
+            loss = targets.loss(logits, rows, settings.temperature)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if settings.clip:
+                nn.utils.clip_grad_norm_(parameters, settings.clip)
+            optimiser.step()
+            schedule.step()
+            losses.append(loss.detach())
+            told(len(losses))
+            if best is not None and len(losses) % settings.check_every == 0:
+                best.consider(len(losses))
+                if len(losses) - best.step >= settings.patience:
+                    break
+    start, end = (
+        float(torch.stack(some).mean()) for some in (losses[:REPORTED], losses[-REPORTED:])
+    )
+    report = DistillationReport(len(losses), start, end)
+    if best is None:
+        return report
+    best.restore()
+    return replace(report, best_step=best.step, validation=best.accuracy)
+
+
+class _Best:
+    """The student as it was when it was best on validation examples; the first of equals."""
+
+    def __init__(self, student: SlicedNetwork, data: Examples, train: TrainSettings) -> None:
+        self._student, self._data, self._train = student, data, train
+        self.step, self.accuracy = 0, accuracy(student, data, train)
+        self._state = copy.deepcopy(student.state_dict())
+
+    def consider(self, step: int) -> None:
+        found = accuracy(self._student, self._data, self._train)
+        if found > self.accuracy:
+            self.step, self.accuracy = step, found
+            self._state = copy.deepcopy(self._student.state_dict())
+
+    def restore(self) -> None:
+        self._student.load_state_dict(self._state)
+
+
+def _batches(
+    data: Examples, batch_size: int, order: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield inputs and their numbers, pass after pass, without end.
+
+    A lone last example, whose variance batch norm cannot take, is left out of its pass.
+    """
+    if len(data) < 2:
+        raise ValueError(f"{len(data)} examples are too few to distil with: expected at least 2")
+    while True:
+        for inputs, rows in data.batches(batch_size, shuffle=True, generator=order):
+            if len(inputs) > 1:
+                yield inputs, rows
