@@ -145,6 +145,16 @@ def test_dividing_by_p_is_what_makes_it_unbiased() -> None:
     assert assigned.weight == pytest.approx(0.5 * 100 / 300 / 0.2)
 
 
+def test_a_normalised_draw_shares_what_the_exit_counts() -> None:
+    """Devices and the cloud, which was drawn for it, have 100 examples each of exit 1."""
+    made = method("strategy.p=0.2 strategy.correction=normalised")
+    made.exit_weights = (0.8, 0.15, 0.05)
+    levels = made.levels
+    draw_as_told(made, {n: levels[0] for n in (0, 1, 2, 3, 6)} | {4: levels[1], 5: levels[1]})
+    weights = [each.weight for each in made.assign(1, list(made.clients.values()))]
+    assert weights == pytest.approx([0.04, 0.08, 0.12, 0.16, 0.09, 0.06, 0.4])
+
+
 def test_weights_of_pseudo_gradients_worked_out_by_hand() -> None:
     """Without p, an exit is trained by its own nodes: those of each exit have 100 examples."""
     made = method()
