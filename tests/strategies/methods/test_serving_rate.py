@@ -150,7 +150,7 @@ def test_a_normalised_draw_shares_what_the_exit_counts() -> None:
     made = method("strategy.p=0.2 strategy.correction=normalised")
     made.exit_weights = (0.8, 0.15, 0.05)
     levels = made.levels
-    draw_as_told(made, {n: levels[0] for n in (0, 1, 2, 3, 6)} | {4: levels[1], 5: levels[1]})
+    draw_as_told(made, dict.fromkeys((0, 1, 2, 3, 6), levels[0]) | {4: levels[1], 5: levels[1]})
     weights = [each.weight for each in made.assign(1, list(made.clients.values()))]
     assert weights == pytest.approx([0.04, 0.08, 0.12, 0.16, 0.09, 0.06, 0.4])
 
