@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import cast
 
 from rich.console import Console
 from rich.table import Table
 
 from data.clients import all_clients
-from models.families import SlicedNetwork
 from models.loading import network_of
 from server_app.building import strategy_of
 from server_app.config.composing import compose
@@ -40,7 +38,7 @@ def measure(overrides: Sequence[str], batches: int | None) -> list[ExitVariance]
     whole = strategy.whole()
     units = whole.exits or (strategy.federation.task.units,)
     full = {name: strategy.state[name] for name in strategy.submodels.first_weights(config.seed)}
-    net = cast(SlicedNetwork, network_of(strategy.federation.task, whole, full))
+    net = network_of(strategy.federation.task, whole, full)
     data = all_clients(config.dataset).train
     variances = gradient_variances(net, data, config.train, len(units), config.seed, batches)
     steady = normalised([1 / variance for variance in variances])

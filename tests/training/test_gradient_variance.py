@@ -8,14 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from models import Slice, build
+from models import Slice, SlicedNetwork, build
 from tests.support.toy_training import CPU, digits
 from training.gradient_variance import gradient_variances
 
 SETTINGS = replace(CPU, batch_size=8)
 
 
-def network() -> torch.nn.Module:
+def network() -> SlicedNetwork:
     torch.manual_seed(0)
     return build("resnet20", 10, 1, Slice(exits=(3, 9)), norm="bn-running", head="pool")
 

@@ -247,7 +247,7 @@ def test_clients_measure_the_variances_once_and_a_resumed_run_knows_them(
 def test_a_client_that_lies_about_its_variances_is_not_counted(federate: Federate) -> None:
     def lie(client: int, message: Message, reply: Message) -> Message:
         if message.metadata.message_type == "query.variances" and client == 6:
-            reply.content["metrics"]["variances"] = [1.0, -1.0, 1.0]
+            reply.content.metric_records["metrics"]["variances"] = [1.0, -1.0, 1.0]
         return reply
 
     with pytest.raises(Exception, match="no client has measured how much the gradients of exit 3"):
