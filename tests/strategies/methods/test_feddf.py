@@ -28,7 +28,7 @@ from tests.support.toy_networks import same
 from training.ensemble_distillation import DistillationSettings, answers
 from training.networks import load_network
 
-QUICK = "strategy=feddf strategy.distillation.steps=2 rounds=1"
+QUICK = "strategy=feddf strategy.distillation.steps=2 model.norm=bn-running rounds=1"
 
 
 @pytest.fixture
@@ -231,8 +231,8 @@ def test_every_average_is_a_choice() -> None:
 
 
 def test_a_resumed_run_ends_as_an_uninterrupted_one(federate: Federate, tmp_path: Path) -> None:
-    whole, lines = federate("strategy=feddf strategy.distillation.steps=2 name=whole")
-    federate("strategy=feddf strategy.distillation.steps=2 rounds=2 name=half")
+    whole, lines = federate(f"{QUICK} rounds=2 name=whole")
+    federate(f"{QUICK} rounds=2 name=half")
     for file in (tmp_path / "half" / "checkpoints").glob("round-000002*"):
         file.unlink()
     again, later = federate(f"resume={tmp_path / 'half'}")
