@@ -62,14 +62,14 @@ class Metrics:
             yield f'nestfl_latency_seconds{{quantile="{share}"}} {self.quantile(share):.6f}'
         yield f"nestfl_latency_seconds_sum {self.seconds:.6f}"
         yield f"nestfl_latency_seconds_count {sum(self.requests.values())}"
-        for name, value in {**gauges, "memory_bytes": memory()}.items():
+        for name, value in {**gauges, "memory_bytes": process_memory()}.items():
             yield f"# TYPE nestfl_{name.partition('{')[0]} gauge"
             yield f"nestfl_{name} {value:g}" if value < 1e5 else f"nestfl_{name} {value:.0f}"
 
 
-def memory() -> int:
-    """Return the bytes of memory that this process has, where the system tells; else its peak."""
-    statm = Path("/proc/self/statm")
+def process_memory(process: int | str = "self") -> int:
+    """Return the bytes of memory that a process has, where the system tells; else our own peak."""
+    statm = Path(f"/proc/{process}/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
