@@ -69,7 +69,8 @@ class Tally:
             f"{len(self.latencies)} requests, {self.samples / seconds:.0f} samples/s, "
             f"p50 {at[50]:.1f} p90 {at[90]:.1f} p99 {at[99]:.1f} ms, "
             f"accuracy {self.right / count:.2%}, answered by {shares}, "
-            f"degraded {self.degraded / count:.1%}, limited {self.limited / count:.1%}, errors {dict(self.errors) or 'none'}"
+            f"degraded {self.degraded / count:.1%}, limited {self.limited / count:.1%}, "
+            f"errors {dict(self.errors) or 'none'}"
         )
 
 
@@ -85,6 +86,7 @@ class Load:
         )
         self.phase, self.tallies = "all", dict[str, Tally]()
         self.seconds: dict[str, float] = {}
+        self.memory: list[dict[str, int]] = []
         self.client = httpx.AsyncClient(
             verify=ssl.create_default_context(cafile=tree.authority),
             headers={"Authorization": f"Bearer {tree.token}", "Content-Type": MEDIA_TYPE},
@@ -132,9 +134,17 @@ class Load:
             loads.append(self.open(end))
         if kill_edge:
             loads.append(self.kill_edge(tree, seconds))
+        watching = asyncio.create_task(self.watch(seconds, tree))
         await asyncio.gather(*loads)
+        await watching
         self.seconds.setdefault("all", seconds)
         await self.client.aclose()
+
+    async def watch(self, seconds: float, tree: Tree) -> None:
+        """Look at the nodes' memory ten times."""
+        for _ in range(10):
+            self.memory.append(memories(tree))
+            await asyncio.sleep(seconds / 10)
 
     async def kill_edge(self, tree: Tree, seconds: float) -> None:
         """Kill the edge in the middle, and start it again."""
@@ -158,39 +168,34 @@ def measure(parts: Path, data: ImageData, options: argparse.Namespace, kill_edge
     try:
         tree.start_all(*(["--half"] if options.half else []))
         asyncio.run(Load(tree, data, options.workers, options.rate).run(5, tree, False))  # warm up
-        start = memories(tree)
         load = Load(tree, data, options.workers, options.rate)
         began = time.monotonic()
         asyncio.run(load.run(options.seconds, tree, kill_edge))
         took = time.monotonic() - began
         for phase, tally in load.tallies.items():
             print(f"{parts.name}, {phase}: {tally.line(load.seconds.get(phase, took))}")
-        samples = sum(tally.samples for tally in load.tallies.values())
+        load.memory.append(memories(tree))
         for name in tree.parts:
-            sent = sent_bytes(tree, name) / samples
-            end = memories(tree)
-            print(
-                f"{parts.name}, {name}: memory {start[name] / 1e6:.1f} MB at the start, "
-                f"{end[name] / 1e6:.1f} MB at the end; {sent:.0f} bytes passed on for each sample"
-            )
+            memory = " ".join(f"{each[name] / 1e6:.0f}" for each in load.memory)
+            print(f"{parts.name}, {name}: memory in MB {memory}; {passed_on(tree, name)}")
     finally:
         tree.stop()
 
 
 def memories(tree: Tree) -> dict[str, int]:
-    return {name: process_memory(process.pid) for name, process in tree.processes.items()}
+    running = {name: each.pid for name, each in tree.processes.items() if each.poll() is None}
+    return {name: process_memory(running[name]) if name in running else 0 for name in tree.parts}
 
 
-def sent_bytes(tree: Tree, name: str) -> float:
-    """Return the bytes of features that a node has sent since it started."""
+def passed_on(tree: Tree, name: str) -> str:
+    """Say how much a node has passed on since it started."""
     context = ssl.create_default_context(cafile=tree.authority)
     headers = {"Authorization": f"Bearer {tree.token}"}
     text = httpx.get(f"{tree.url(name)}/metrics", verify=context, headers=headers).text
-    return next(
-        float(line.split()[1])
-        for line in text.splitlines()
-        if line.startswith("nestfl_sent_bytes ")
-    )
+    lines = [line.split() for line in text.splitlines() if line[0] != "#"]
+    numbers = {key: float(value) for key, value in lines}
+    samples, sent = numbers["nestfl_forwarded_total"], numbers["nestfl_sent_bytes"]
+    return f"{samples:.0f} samples passed on, {sent / max(1, samples):.0f} bytes each"
 
 
 def trained(folder: Path) -> Path:

@@ -24,6 +24,8 @@ def serve(folder: Path, settings: ServeSettings) -> None:
     """Serve a node's part until SIGTERM or SIGINT; what has come in by then is answered."""
     import uvicorn
 
+    from inference.serving.connections import PATIENCE, BriefConnection
+
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     for file in (settings.certificate, settings.key):
@@ -53,7 +55,8 @@ def serve(folder: Path, settings: ServeSettings) -> None:
         port=settings.port,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.key,
-        http="h11",  # which, unlike httptools here, reads no endless headers
+        http=BriefConnection,  # on h11, which, unlike httptools, reads no endless headers
+        timeout_keep_alive=int(2 * PATIENCE),  # which is looked after there
         h11_max_incomplete_event_size=32 * 1024,
         limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=LAST_SECONDS,
