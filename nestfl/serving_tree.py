@@ -82,11 +82,12 @@ class Tree:
             if (code := self.processes[name].poll()) is not None:
                 raise ServeError(f"node {name} ended with status {code}")
             try:
-                httpx.get(f"{self.url(name)}/health", verify=context, trust_env=False)
+                said = httpx.get(f"{self.url(name)}/health", verify=context, trust_env=False)
             except httpx.HTTPError:
-                time.sleep(0.1)
-            else:
+                said = None
+            if said is not None and said.status_code == 200:  # Ray's proxy is up before the node
                 return
+            time.sleep(0.1)
         raise ServeError(f"node {name} did not come up within {LONGEST_START:g} seconds")
 
     def stop(self) -> None:

@@ -7,10 +7,12 @@ batches and its own connections to the parents. It starts more of them when requ
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from ray.serve.config import AutoscalingConfig, HTTPOptions
 from inference.serving.app import make_app
 from inference.serving.node import Node, computing
 from inference.serving.node_part import read_facts, read_part
-from inference.serving.samples import Computed, Samples, compute_all
+from inference.serving.samples import Compute, Computed, Samples, compute_all
 from inference.serving.settings import ServeSettings, forwarder_of, limit_of
 
 Replicas = tuple[int, int]
@@ -37,37 +39,39 @@ MOST_REQUESTS = 256
 class RayBatcher:
     """Batches as Ray Serve makes them; a thread computes them, so that the loop stays free."""
 
-    def __init__(self, folder: Path, settings: ServeSettings) -> None:
-        facts, part = read_part(folder)
-        self.compute, self.thread = computing(facts, part), ThreadPoolExecutor(1, "compute")
-        wait = settings.wait or BATCH_WAIT
-        self.batched: Any = serve.batch(
+    def __init__(self, compute: Compute, settings: ServeSettings) -> None:
+        thread = ThreadPoolExecutor(1, "compute")
+
+        async def together(batch: list[Samples]) -> list[Computed | Exception]:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(thread, compute_all, compute, batch)
+
+        self._batched: Any = serve.batch(
             max_batch_size=settings.batch,
-            batch_wait_timeout_s=wait,
-            batch_size_fn=lambda items: sum(map(len, items)),
-        )(self.compute_batch)
+            batch_wait_timeout_s=settings.wait or BATCH_WAIT,
+            batch_size_fn=lambda requests: sum(map(len, requests)),
+        )(together)
 
     async def __call__(self, samples: Samples) -> Computed:
-        computed: Computed = await self.batched(samples)
+        computed: Computed | Exception = await self._batched(samples)
+        if isinstance(computed, Exception):
+            raise computed
         return computed
-
-    async def compute_batch(self, batch: list[Samples]) -> list[Computed | Exception]:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.thread, compute_all, self.compute, batch)
 
 
 def node_app(folder: Path, settings: ServeSettings, most_replicas: int) -> FastAPI:
     """Return the application of one replica; each has its part of the transfer limit."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    facts = read_facts(folder)
+    facts, part = read_part(folder)
     if settings.threshold is not None:
         facts = replace(facts, threshold=settings.threshold)
     forwarder, client = forwarder_of(facts, settings)
     limit = limit_of(facts, settings)
     if limit.rate is not None:
         limit.rate /= most_replicas
-    node = Node(facts, RayBatcher(folder, settings), forwarder, limit, settings.batch)
+    batcher = RayBatcher(computing(facts, part), settings)
+    node = Node(facts, batcher, forwarder, limit, settings.batch)
     return make_app(node, settings.token, client.aclose)
 
 
@@ -82,21 +86,18 @@ def deployment(folder: Path, settings: ServeSettings, replicas: Replicas) -> ser
             )
         }
 
-    @serve.deployment(max_ongoing_requests=MOST_REQUESTS, **scaling)
-    @serve.ingress(lambda: node_app(folder, settings, most))
-    class NodeReplica:
-        """A replica: all that it does is in its application."""
-
-    return NodeReplica.options(name=read_facts(folder).name).bind()
+    replica: Any = serve.ingress(partial(node_app, folder, settings, most))()
+    made: Any = serve.deployment(
+        replica, name=read_facts(folder).name, max_ongoing_requests=MOST_REQUESTS, **scaling
+    )
+    application: serve.Application = made.bind()
+    return application
 
 
 def serve_on_ray(folder: Path, settings: ServeSettings, replicas: Replicas) -> None:
     """Serve a node on Ray until SIGTERM or SIGINT; here, or in the cluster of RAY_ADDRESS."""
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
     if not ray.is_initialized():
-        ray.init(log_to_driver=False, logging_level="warning", include_dashboard=False)
+        ray.init(log_to_driver=False, logging_level=logging.WARNING, include_dashboard=False)
     serve.start(
         http_options=HTTPOptions(
             host=settings.host,
@@ -107,6 +108,9 @@ def serve_on_ray(folder: Path, settings: ServeSettings, replicas: Replicas) -> N
         )
     )
     serve.run(deployment(folder.resolve(), settings, replicas), route_prefix="/")
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # not before: Ray puts its own in their place
+        signal.signal(number, lambda *_: stopped.set())
     stopped.wait()
     serve.shutdown()
-    ray.shutdown()
+    ray.shutdown()  # type: ignore[no-untyped-call]

@@ -19,6 +19,7 @@ from data.images import ImageData
 from inference.serving.client import ServiceClient
 from inference.serving.wire import DEGRADED, Answers
 from nestfl.serving_tree import Tree
+from server_app.predictor import TO_THE_END
 from server_app.splitting import Splitter, chain
 from tests.support.served import small_run
 
@@ -93,14 +94,14 @@ def until_nobody_degrades(client: ServiceClient, data: ImageData, degraded: bool
 class Askers:
     """Threads that ask without a pause, and keep what went wrong."""
 
-    def __init__(self, tree: Tree, data: ImageData, count: int = 2) -> None:
-        self.tree, self.data = tree, data
+    def __init__(self, tree: Tree, data: ImageData, count: int = 2, name: str = "device") -> None:
+        self.tree, self.data, self.name = tree, data, name
         self.answered, self.errors, self.stopped = 0, list[str](), threading.Event()
         self.threads = [threading.Thread(target=self.ask, args=(n,)) for n in range(count)]
 
     def ask(self, number: int) -> None:
         chance = torch.Generator().manual_seed(number)
-        with client_of(self.tree) as client:
+        with client_of(self.tree, self.name) as client:
             while not self.stopped.is_set():
                 size = int(torch.randint(1, 17, (), generator=chance))
                 rows = torch.randint(len(self.data), (size,), generator=chance)
@@ -217,3 +218,34 @@ def test_a_node_that_is_told_to_stop_answers_what_it_has_and_ends_well(
     for process in tree.processes.values():
         process.terminate()
     assert [process.wait(LONGEST) for process in tree.processes.values()] == [0, 0, 0]
+
+
+def test_a_node_on_ray_serve_answers_as_one_in_a_process(
+    splitter: Splitter, data: ImageData, tmp_path: Path
+) -> None:
+    splitter.split(chain((4,), ()), {"node1": 0.0}, tmp_path / "parts")
+    tree = Tree(tmp_path / "parts", port=free_port(1))
+    try:
+        tree.start("node1", "--ray", "--replicas", "1..2")
+        tree.wait_for("node1")
+        with client_of(tree, "node1") as client:
+            answers = client.predict(data.images[:60])
+        expected = splitter.predictor.answer(next(splitter.predictor.batches(data)), TO_THE_END)
+        assert answers.classes.tolist() == expected.classes[:60].tolist()
+        assert set(answers.nodes) == {"node1"}
+        with Askers(tree, data, count=3, name="node1") as askers:
+            time.sleep(3)
+        assert askers.errors == []
+        stranger = client_of(tree, "node1", token="x" * 32)
+        with stranger as client, pytest.raises(RuntimeError, match="401"):
+            client.predict(data.images[:1])
+        with client_of(tree, "node1") as client:
+            with pytest.raises(RuntimeError, match="422"):
+                client.predict(data.images[:1, :, :4])
+            with pytest.raises(RuntimeError, match="413"):
+                client.predict(data.images[:1].repeat(5000, 1, 1, 1))
+            assert client.predict(data.images[:1]).nodes == ("node1",)
+        tree.processes["node1"].terminate()
+        assert tree.processes["node1"].wait(LONGEST) == 0
+    finally:
+        tree.stop()

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from inference import RunningEnsemble
 from models import Slice, SlicedNetwork, SliceError, Task, Walk, family
+from models.families import Features
 from models.frozen import freeze, needs_statistics
-from models.parts import Features, Part, features_read, load_part
+from models.parts import Part, features_read, load_part
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

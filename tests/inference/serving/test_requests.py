@@ -107,7 +107,7 @@ async def streamed(parts: Parts, chunks: AsyncIterator[bytes]) -> int:
         **{"raw_path": b"/v1/predict", "root_path": "", "client": ("x", 1)},
         "headers": [(name.lower().encode(), text.encode()) for name, text in BEARER.items()],
     }
-    await app_of(node_of(parts, "device"))(scope, receive, send)  # type: ignore[arg-type]
+    await app_of(node_of(parts, "device"))(scope, receive, send)
     return status[0]
 
 
