@@ -36,6 +36,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.many_nodes
 	$(BIN)/python -m benchmarks.adaptive_inference
 	$(BIN)/python -m benchmarks.comparison
+	$(BIN)/python -m benchmarks.serving
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,18 +36,20 @@ class ImageData(Examples):
 
     def _served(self, batches: Iterator[Rows], chance: torch.Generator | None) -> Batches:
         """Yield float32 images, cropped and mirrored by chance."""
-        scale, shift = self._scale_and_shift()
+        scale, shift = scale_and_shift(self.facts.mean, self.facts.std, self.images.device)
         for rows in batches:
             images, labels = taken(self.images, rows), taken(self.labels, rows)
             if chance is not None:
                 images = augmented(images, self.facts.crop_padding, self.facts.flip, chance)
             yield torch.mul(images, scale).add_(shift), labels
 
-    def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
-        """Return (x / 255 - mean) / std as one product and one sum."""
-        mean, std = (
-            torch.tensor(numbers, dtype=torch.float64).view(1, -1, 1, 1)
-            for numbers in (self.facts.mean, self.facts.std)
-        )
-        device = self.images.device
-        return (1 / (255 * std)).float().to(device), (-mean / std).float().to(device)
+
+def scale_and_shift(
+    mean: Sequence[float], std: Sequence[float], device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """Return (x / 255 - mean) / std of each channel as one product and one sum."""
+    means, deviations = (
+        torch.tensor(numbers, dtype=torch.float64).view(1, -1, 1, 1) for numbers in (mean, std)
+    )
+    scale, shift = 1 / (255 * deviations), -means / deviations
+    return scale.float().to(device), shift.float().to(device)

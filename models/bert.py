@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from models.families import SlicedNetwork, Walk, going_on, register
+from models.families import Features, SlicedNetwork, held, register
 from models.options import share_left_out, whole_number
 from models.slicing import Slice, SliceError, declare_parts
 
@@ -112,21 +112,25 @@ class Bert(SlicedNetwork):
         self.apply(self._initialise)
         _declare_chunks(self, heads)
 
-    def walk(self, x: Tensor) -> Walk:
+    def enter(self, x: Tensor) -> Features:
+        """Return which tokens are attended to, beside what they are."""
         self._check_tokens(x)
         attended = (x != PADDING)[:, None, None, :]  # [batch, heads, queries, keys]
-        layers = self.encoder.layer
         # Given, for transformers' own are parts of buffers for the longest text.
         places = torch.arange(x.shape[1], device=x.device)[None]
-        x = self.embeddings(x, token_type_ids=torch.zeros_like(x), position_ids=places)
-        for unit in range(1, self.depth + 1):
-            if str(unit - 1) in layers:
-                x = layers[str(unit - 1)](x, attended)
-            if str(unit) in self.exits:
-                kept = yield self.exits[str(unit)](x)
-                x, attended = going_on(x, kept), going_on(attended, kept)
-        if self.depth == self.units:
-            yield self.classifier(self.dropout(self.pooler(x)))
+        embedded = self.embeddings(x, token_type_ids=torch.zeros_like(x), position_ids=places)
+        return attended, embedded
+
+    def unit(self, number: int) -> nn.Module | None:
+        return held(self.encoder.layer, number - 1)
+
+    def run_unit(self, number: int, features: Features) -> Features:
+        (attended, x), layer = features, self.unit(number)
+        return features if layer is None else (attended, layer(x, attended))
+
+    def final_head(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.dropout(self.pooler(x)))
+        return logits
 
     def _layers(self) -> Iterator[tuple[str, nn.Module]]:
         """Return the layers that the slice holds, under their numbers."""

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from models.families import SlicedNetwork, Walk, going_on, register
+from models.families import Features, SlicedNetwork, held, register
 from models.inverted_bottlenecks import Conv, SqueezeExcitation, check_first_blocks, conv_norm
 from models.layers import (
     HeadKind,
@@ -128,18 +128,19 @@ class EfficientNet(SlicedNetwork):
             self.classifier = nn.Sequential(nn.Dropout(DROPOUT), nn.Linear(wide, num_classes))
         self.apply(initialise)
 
-    def walk(self, x: Tensor) -> Walk:
-        x = self.features["0"](x)
-        for unit, (stage, block) in enumerate(UNITS[: self.depth], 1):
-            blocks = self.features[str(stage + 1)]
-            assert isinstance(blocks, nn.ModuleDict)
-            if str(block) in blocks:
-                x = blocks[str(block)](x)
-            if str(unit) in self.exits:
-                x = going_on(x, (yield self.exits[str(unit)](x)))
-        if self.depth == len(UNITS):
-            x = self.features[str(len(STAGES) + 1)](x)
-            yield self.classifier(x.mean((2, 3)))
+    def enter(self, x: Tensor) -> Features:
+        return (self.features["0"](x),)
+
+    def unit(self, number: int) -> nn.Module | None:
+        stage, block = UNITS[number - 1]
+        blocks = self.features[str(stage + 1)]
+        assert isinstance(blocks, nn.ModuleDict)
+        return held(blocks, block)
+
+    def final_head(self, x: Tensor) -> Tensor:
+        x = self.features[str(len(STAGES) + 1)](x)
+        logits: Tensor = self.classifier(x.mean((2, 3)))
+        return logits
 
     def _blocks(self, stage: int) -> Iterator[tuple[str, nn.Module]]:
         """Return the blocks of a stage that the slice holds, under their numbers."""

@@ -17,17 +17,31 @@ from models.slicing import Slice, SliceError
 Walk = Generator[Tensor, Tensor | None, None]
 """The logits of one exit after the other; what is sent back says which samples go on."""
 
+Features = tuple[Tensor, ...]
+"""What is known of a batch behind a unit, sample by sample; heads read the last of them."""
+
 
 def going_on(x: Tensor, kept: Tensor | None) -> Tensor:
     """Return the samples of a batch that a walk goes on with."""
     return x if kept is None else x[kept]
 
 
+def held(modules: nn.ModuleDict, name: int | str) -> nn.Module | None:
+    """Return the module of a name or number; None where the slice lacks it."""
+    return modules[str(name)] if str(name) in modules else None  # noqa: SIM401  (it has no `get`)
+
+
 class SlicedNetwork(nn.Module):
-    """A network of any family: it returns the logits of each exit held, in order."""
+    """A network of any family: it returns the logits of each exit held, in order.
+
+    It enters, runs through its units, and has a head at each exit: a family says what these are.
+    One that says `walk` instead is a network too, but cannot be run in parts.
+    """
 
     exits: nn.ModuleDict
     """The early exits' heads, each under the number of the unit that it follows."""
+    depth: int
+    """How many units it runs through; there is an exit behind the last of them."""
 
     def forward(self, x: Tensor) -> list[Tensor]:
         return list(self.walk(x))
@@ -37,6 +51,39 @@ class SlicedNetwork(nn.Module):
 
         Who walks may send back which samples of the batch go on, as a mask; the others are gone.
         """
+        features = self.enter(x)
+        for number in range(1, self.depth + 1):
+            features = self.run_unit(number, features)
+            if self.has_exit(number):
+                kept = yield self.run_head(number, features)
+                features = tuple(going_on(each, kept) for each in features)
+
+    def enter(self, x: Tensor) -> Features:
+        """Return what the first unit reads of an input."""
+        raise NotImplementedError
+
+    def unit(self, number: int) -> nn.Module | None:
+        """Return the module of a unit, counted from 1; None where the slice skips it."""
+        raise NotImplementedError
+
+    def run_unit(self, number: int, features: Features) -> Features:
+        """Return the features behind a unit, of those before it."""
+        unit = self.unit(number)
+        return features if unit is None else (*features[:-1], unit(features[-1]))
+
+    def has_exit(self, number: int) -> bool:
+        """Return whether there is an exit behind a unit."""
+        return number == self.depth or str(number) in self.exits
+
+    def run_head(self, number: int, features: Features) -> Tensor:
+        """Return the logits of the exit behind a unit."""
+        if str(number) in self.exits:
+            logits: Tensor = self.exits[str(number)](features[-1])
+            return logits
+        return self.final_head(features[-1])
+
+    def final_head(self, x: Tensor) -> Tensor:
+        """Return the logits of the full network's own exit."""
         raise NotImplementedError
 
 

@@ -29,10 +29,9 @@ def freeze(net: SlicedNetwork, batches: Iterable[Tensor]) -> SlicedNetwork:
     They are the means over batches of batch means and variances, as HeteroFL's static norm has
     them. All but the norms is in test mode, so they are of what they will be used on.
     """
-    frozen = copy.deepcopy(net).eval()
+    frozen = keep_statistics(copy.deepcopy(net).eval())
     norms = _batch_norms(frozen)
     for norm in norms:
-        _give_statistics(norm)
         norm.train()
         if isinstance(norm, StaticBatchNorm2d):
             norm.gathering = True
@@ -45,6 +44,13 @@ def freeze(net: SlicedNetwork, batches: Iterable[Tensor]) -> SlicedNetwork:
     if needs_statistics(frozen):
         raise ValueError("no batch to gather the statistics of batch norm on")
     return frozen
+
+
+def keep_statistics(net: SlicedNetwork) -> SlicedNetwork:
+    """Let all batch norms of a network keep statistics, from now on; return the network."""
+    for norm in _batch_norms(net):
+        _give_statistics(norm)
+    return net
 
 
 def only_last_exit(net: SlicedNetwork, unit: int) -> SlicedNetwork:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.candidates import Candidates
-from models.families import SlicedNetwork, Walk, going_on, register
+from models.families import Features, SlicedNetwork, held, register
 from models.layers import (
     HeadKind,
     Norm,
@@ -218,6 +218,7 @@ class InvertedBottleneckNet(SlicedNetwork):
         self.norm, self.scaler = choose_norm(norm), scaler
         self.steps: StepKind = steps
         self.units = architecture.units[: slice.exits[-1] if slice.exits else None]
+        self.depth = len(self.units)
         self.features = nn.ModuleDict()
         self.features["0"] = self._conv(None)(
             in_channels, self._width(None), 3, stride=1 if stem == "cifar" else 2
@@ -235,18 +236,19 @@ class InvertedBottleneckNet(SlicedNetwork):
             self.classifier = nn.Sequential(nn.Dropout(left_out), nn.Linear(wide, num_classes))
         self.apply(initialise)
 
-    def walk(self, x: Tensor) -> Walk:
-        x = self.features["0"](x)
-        for unit, (stage, block) in enumerate(self.units, 1):
-            blocks = self.features[str(stage + 1)]
-            assert isinstance(blocks, nn.ModuleDict)
-            if str(block) in blocks:
-                x = blocks[str(block)](x)
-            if str(unit) in self.exits:
-                x = going_on(x, (yield self.exits[str(unit)](x)))
-        if self.units == self.architecture.units:
-            x = self.features[str(len(self.architecture.stages) + 1)](x)
-            yield self.classifier(x.mean((2, 3)))
+    def enter(self, x: Tensor) -> Features:
+        return (self.features["0"](x),)
+
+    def unit(self, number: int) -> nn.Module | None:
+        stage, block = self.units[number - 1]
+        blocks = self.features[str(stage + 1)]
+        assert isinstance(blocks, nn.ModuleDict)
+        return held(blocks, block)
+
+    def final_head(self, x: Tensor) -> Tensor:
+        x = self.features[str(len(self.architecture.stages) + 1)](x)
+        logits: Tensor = self.classifier(x.mean((2, 3)))
+        return logits
 
     def _blocks(self, stage: int) -> Iterator[tuple[str, nn.Module]]:
         """Return the blocks of a stage that the slice holds, under their numbers."""

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.families import SlicedNetwork, Walk, going_on, register
+from models.families import Features, SlicedNetwork, register
 from models.layers import (
     Norm,
     NormKind,
@@ -181,22 +181,27 @@ class MSDNet(SlicedNetwork):
         self.classifier = head(parts[-1]) if self.depth == LAYERS else None
         self.apply(initialise)
 
-    def walk(self, x: Tensor) -> Walk:
-        features = []
+    def enter(self, x: Tensor) -> Features:
+        """Return the features of each scale, the coarsest last."""
+        scales = []
         for conv in self.stem:
             x = conv(x)
-            features.append(x)
-        for unit in range(1, self.depth + 1):
-            for scale in SCALES:
-                name = _name(unit - lag(scale), scale)
-                if name in self.layers:
-                    finer = features[scale - 1] if scale else None
-                    features[scale] = self.layers[name](features[scale], finer)
-            if str(unit) in self.exits:
-                kept = yield self.exits[str(unit)](features[-1])
-                features = [going_on(each, kept) for each in features]
-        if self.classifier is not None:
-            yield self.classifier(features[-1])
+            scales.append(x)
+        return tuple(scales)
+
+    def run_unit(self, number: int, features: Features) -> Features:
+        scales = list(features)
+        for scale in SCALES:
+            name = _name(number - lag(scale), scale)
+            if name in self.layers:
+                finer = scales[scale - 1] if scale else None
+                scales[scale] = self.layers[name](scales[scale], finer)
+        return tuple(scales)
+
+    def final_head(self, x: Tensor) -> Tensor:
+        assert self.classifier is not None  # the slice is of the full depth
+        logits: Tensor = self.classifier(x)
+        return logits
 
 
 def _name(layer: int, scale: int) -> str:

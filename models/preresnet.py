@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.candidates import Candidates
-from models.families import SlicedNetwork, Walk, going_on, register
+from models.families import Features, SlicedNetwork, held, register
 from models.layers import (
     HeadKind,
     Norm,
@@ -134,6 +134,7 @@ class PreResNet(SlicedNetwork):
         self.norm, self.scaler = choose_norm(norm), scaler
         self.steps: StepKind = steps
         self.units = architecture.units[: slice.exits[-1] if slice.exits else None]
+        self.depth = len(self.units)
         self.conv1 = conv3x3(in_channels, self._width(None), architecture.stem_stride)
         for stage in range(len(architecture.stages)):
             setattr(self, f"layer{stage + 1}", nn.ModuleDict(dict(self._blocks(stage))))
@@ -148,16 +149,17 @@ class PreResNet(SlicedNetwork):
             self.fc = nn.Linear(self._width(last), num_classes)
         self.apply(initialise)
 
-    def walk(self, x: Tensor) -> Walk:
-        x = self.conv1(x)
-        for unit, (stage, block) in enumerate(self.units, 1):
-            blocks: nn.ModuleDict = getattr(self, f"layer{stage + 1}")
-            if str(block) in blocks:
-                x = blocks[str(block)](x)
-            if str(unit) in self.exits:
-                x = going_on(x, (yield self.exits[str(unit)](x)))
-        if self.units == self.architecture.units:
-            yield self.fc(self.act(x).mean((2, 3)))
+    def enter(self, x: Tensor) -> Features:
+        return (self.conv1(x),)
+
+    def unit(self, number: int) -> nn.Module | None:
+        stage, block = self.units[number - 1]
+        blocks: nn.ModuleDict = getattr(self, f"layer{stage + 1}")
+        return held(blocks, block)
+
+    def final_head(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.fc(self.act(x).mean((2, 3)))
+        return logits
 
     def _blocks(self, stage: int) -> Iterator[tuple[str, nn.Module]]:
         """Return the blocks of a stage that the slice holds, under their numbers."""

@@ -15,7 +15,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.families import SlicedNetwork, Walk, going_on, register
+from models.families import Features, SlicedNetwork, held, register
 from models.layers import (
     HeadKind,
     NormKind,
@@ -99,17 +99,17 @@ class ResNet(SlicedNetwork):
             setattr(self, architecture.classifier, nn.Linear(self._width(last), num_classes))
         self.apply(initialise)
 
-    def walk(self, x: Tensor) -> Walk:
-        x = self.pool(F.relu(self.bn1(self.scale(self.conv1(x)))))
-        for unit in range(1, self.depth + 1):
-            stage, block = self.architecture.unit(unit)
-            blocks: nn.ModuleDict = getattr(self, f"layer{stage + 1}")
-            if str(block) in blocks:
-                x = blocks[str(block)](x)
-            if str(unit) in self.exits:
-                x = going_on(x, (yield self.exits[str(unit)](x)))
-        if self.depth == self.architecture.units:
-            yield getattr(self, self.architecture.classifier)(x.mean((2, 3)))
+    def enter(self, x: Tensor) -> Features:
+        return (self.pool(F.relu(self.bn1(self.scale(self.conv1(x))))),)
+
+    def unit(self, number: int) -> nn.Module | None:
+        stage, block = self.architecture.unit(number)
+        blocks: nn.ModuleDict = getattr(self, f"layer{stage + 1}")
+        return held(blocks, block)
+
+    def final_head(self, x: Tensor) -> Tensor:
+        logits: Tensor = getattr(self, self.architecture.classifier)(x.mean((2, 3)))
+        return logits
 
     def _build_stem(self, stem: StemKind, in_channels: int) -> None:
         if stem not in ("cifar", "cifar-pool", "imagenet"):

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.candidates import Candidates
-from models.families import SlicedNetwork, Walk, register
+from models.families import Features, SlicedNetwork, register
 from models.layers import StepKind, give_step, stepped
 from models.options import share_left_out, whole_number
 from models.slicing import Slice, check_stages
@@ -129,21 +129,20 @@ class Transformer(SlicedNetwork):
         if self.depth == self.units:
             self.head = Head(sizes, num_classes)
 
-    def walk(self, x: Tensor) -> Walk:
-        """Yield each exit's logits, of all words of all texts; texts do not leave on the way."""
+    def enter(self, x: Tensor) -> Features:
         if x.shape[1] > self.positions:
             raise ValueError(
                 f"{x.shape[1]} tokens: this Transformer reads up to {self.positions} (positions)"
             )
         places = torch.arange(x.shape[1], device=x.device)
-        x = self.dropout(self.words(x) + self.places(places))
-        for unit in range(1, self.depth + 1):
-            if unit in self.names:
-                x = self.get_submodule(self.names[unit])(x)
-            if str(unit) in self.exits:
-                yield self.exits[str(unit)](x)
-        if self.depth == self.units:
-            yield self.head(x)
+        return (self.dropout(self.words(x) + self.places(places)),)
+
+    def unit(self, number: int) -> nn.Module | None:
+        return self.get_submodule(self.names[number]) if number in self.names else None
+
+    def final_head(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(x)
+        return logits
 
 
 def _embedding(rows: int, sizes: Sizes) -> nn.Embedding:

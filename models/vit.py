@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.families import SlicedNetwork, Walk, going_on, register
+from models.families import Features, SlicedNetwork, held, register
 from models.layers import StepKind, give_step, stepped
 from models.options import share_left_out, whole_number
 from models.slicing import Slice, SliceError, check_stages, declare_parts
@@ -239,20 +239,19 @@ class ViT(SlicedNetwork):
             final = Head(sizes, num_classes)
             self.encoder.ln, self.heads = final.ln, nn.ModuleDict({"head": final.head})
 
-    def walk(self, x: Tensor) -> Walk:
+    def enter(self, x: Tensor) -> Features:
         size = (self.image_size, self.image_size)
         if x.shape[2:] != size:
             x = F.interpolate(x, size, mode="bilinear")
         embedded = self.conv_proj(x).flatten(2).transpose(1, 2)
-        x = self.encoder(torch.cat((self.class_token.expand(len(x), -1, -1), embedded), 1))
-        blocks = self.encoder.layers
-        for unit in range(1, self.depth + 1):
-            if (name := f"encoder_layer_{unit - 1}") in blocks:
-                x = blocks[name](x)
-            if str(unit) in self.exits:
-                x = going_on(x, (yield self.exits[str(unit)](x)))
-        if self.depth == self.units:
-            yield self.heads["head"](self.encoder.ln(x[:, 0]))
+        return (self.encoder(torch.cat((self.class_token.expand(len(x), -1, -1), embedded), 1)),)
+
+    def unit(self, number: int) -> nn.Module | None:
+        return held(self.encoder.layers, f"encoder_layer_{number - 1}")
+
+    def final_head(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.heads["head"](self.encoder.ln(x[:, 0]))
+        return logits
 
 
 for _name, _architecture in {

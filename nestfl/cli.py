@@ -339,6 +339,119 @@ def report(runs: tuple[Path, ...], output: Path | None, best: bool, figures: Pat
         _refuse("report", error)
 
 
+@app.command(
+    epilog="""\b
+    Examples:
+      nestfl split runs/RUN --output parts
+      nestfl split runs/RUN --output parts --exits 1,2,4 --forward 0.4,0.3"""
+)
+@click.argument("run", type=FILE, help="A run directory, or a checkpoint in one.")
+@click.option(
+    "--output", metavar="FOLDER", type=FILE, required=True, help="A new folder, one below for each."
+)
+@click.option("--best", is_flag=True, help="Take the run's best checkpoint on validation data.")
+@click.option(
+    "--exits",
+    metavar="LIST",
+    help="A chain of nodes at these exits, such as 1,2,4; the run's own nodes if not given.",
+)
+@click.option(
+    "--forward",
+    metavar="LIST",
+    help="The share of what comes to it that each node of the chain but the last passes on.",
+)
+@click.option(
+    "--threshold",
+    metavar="SHARE",
+    type=float,
+    help="Confidence from which on all nodes answer; by the nodes' rates if not given.",
+)
+def split(**request: Any) -> None:
+    """Split a trained network into the parts of the nodes that serve it."""
+    from nestfl.commands import split as splitter  # imports torch: not for --help
+    from strategies.federation import FederationError
+
+    try:
+        written = splitter.split(splitter.Request(**request))
+    except (ValueError, OSError, FederationError) as error:
+        _refuse("split", error)
+    splitter.show(written, request["output"])
+
+
+@app.command(
+    epilog="""\b
+    Examples:
+      nestfl serve parts
+      nestfl serve parts/device --listen 0.0.0.0:8443 --parent https://edge.example:8443 \\
+          --cert node.pem --key node.key --ca ca.pem --token-file token"""
+)
+@click.argument(
+    "folder", type=FILE, help="A node's part; or the folder of all, to try them on this machine."
+)
+@click.option(
+    "--listen", metavar="HOST:PORT", default="127.0.0.1:8443", help="Where; of a tree the first."
+)
+@click.option(
+    "--parent",
+    metavar="[NAME=]URL",
+    multiple=True,
+    help="Where a parent is, such as https://edge.example:8443.",
+)
+@click.option("--cert", metavar="FILE", type=FILE, help="This node's certificate.")
+@click.option("--key", metavar="FILE", type=FILE, help="The key of the certificate.")
+@click.option("--ca", metavar="FILE", type=FILE, help="What signed the parents' certificates.")
+@click.option(
+    "--token-file", metavar="FILE", type=FILE, help="The token that whoever asks this node has."
+)
+@click.option(
+    "--parent-token-file",
+    metavar="FILE",
+    type=FILE,
+    help="The parents' token; this node's if not given.",
+)
+@click.option(
+    "--parent-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=2.0,
+    help="How long a parent's answer is waited for.",
+)
+@click.option("--half", is_flag=True, help="Send features with 16 bits each, not 32.")
+@click.option(
+    "--threshold", metavar="SHARE", type=float, help="In place of the threshold of the part."
+)
+@click.option(
+    "--max-transfer",
+    metavar="RATE",
+    type=float,
+    help="The most samples a second to pass on; that of the part if not given.",
+)
+@click.option(
+    "--batch", metavar="N", type=COUNT, default=64, help="Samples of a request, and at once."
+)
+@click.option(
+    "--wait-ms",
+    metavar="MS",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="How long a batch waits for more samples.",
+)
+@click.option(
+    "--most-waiting", metavar="N", type=COUNT, default=1024, help="Samples that may wait."
+)
+@click.option("--threads", metavar="N", type=COUNT, help="Of torch; as many as cores if not given.")
+@click.option("--ray", is_flag=True, help="Serve as a deployment of Ray Serve.")
+@click.option("--replicas", metavar="N[..M]", default="1", help="With --ray: how many replicas.")
+def serve(**request: Any) -> None:
+    """Answer requests: run a node, or a whole tree of them on this machine."""
+    from nestfl.commands import serve as server
+
+    try:
+        server.serve(server.Request(**request))
+    except (ValueError, OSError) as error:
+        _refuse("serve", error)
+
+
 def _refuse(command: str, error: Exception) -> NoReturn:
     click.echo(f"nestfl {command}: {error}", err=True)
     raise SystemExit(2)

@@ -116,6 +116,8 @@ class Predictor:
             batches = islice(evaluation_batches(self._clients.train), CALIBRATION_BATCHES)
             placed = (self._placed(images) for images, _ in batches)
             net = freeze(net, self.watch(placed, CALIBRATION_BATCHES, "gathering statistics"))
+        self.frozen = net
+        """The level's network as it answers: with all statistics that it needs."""
         self.net: SlicedNetwork = RunningEnsemble(net) if level.ensemble else net
         self.to_the_end = (
             WholeEnsemble(net) if level.ensemble else only_last_exit(net, level.exits[-1])
@@ -137,7 +139,8 @@ class Predictor:
         return found
 
     @cached_property
-    def _scores(self) -> Tensor:
+    def scores(self) -> Tensor:
+        """Return each exit's confidence in each of the clients' validation examples, [exits, n]."""
         return scores(self.net, self.batches(self._validation, "fitting thresholds"))
 
     @cached_property
@@ -174,14 +177,14 @@ class Predictor:
         if budget >= prices.full:
             return TO_THE_END
         self._require_early_exits()
-        return Plan(tuple(fit_thresholds(self._scores, prices.exits, budget)))
+        return Plan(tuple(fit_thresholds(self.scores, prices.exits, budget)))
 
     def plan_for_loss(self, points: float) -> Plan:
         """Return the cheapest thresholds that lose at most so many points on validation data."""
         self._require_early_exits()
         exits, full = self.macs.exits, self.macs.full
-        thresholds = cheapest_thresholds(self._scores, self._hits, exits, points / 100)
-        taken = exits_taken(self._scores, thresholds)
+        thresholds = cheapest_thresholds(self.scores, self._hits, exits, points / 100)
+        taken = exits_taken(self.scores, thresholds)
         paid = float(torch.tensor(exits, dtype=torch.float64)[taken].mean())
         return Plan(tuple(thresholds)) if paid < full else TO_THE_END
 

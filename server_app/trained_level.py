@@ -10,6 +10,7 @@ from typing import Any, cast
 from data.spec import DatasetSpec
 from models.families import SlicedNetwork
 from models.layers import StaticBatchNorm2d
+from models.loading import network_of
 from models.slicing import Slice
 from models.task import Task
 from protocol.train_settings import TrainSettings
@@ -19,6 +20,7 @@ from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
 from server_app.record.best import load_best
 from server_app.record.files import PROGRESS_FILE
+from strategies.federation import FleetConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +87,36 @@ class TrainedRun:
             ensemble=self._config.strategy.ensemble,
             validation=metrics.get("validation"),
         )
+
+    def whole(self) -> RestoredLevel:
+        """Return the full network with the exits of all levels, under the largest one's number.
+
+        A tensor that levels have each on their own is that of the largest which has it.
+        """
+        largest, held = self.level(), self._strategy.whole()
+        if held == largest.slice:
+            return largest
+        names = largest.task.build(held, "meta").state_dict()
+        state = {name: self._strategy.state[self._source(name)] for name in names}
+        net = network_of(largest.task, held, state).eval()
+        banked = any(self._source(name) != name for name in names)
+        return replace(largest, net=net, slice=held, outdated_statistics=banked)
+
+    def _source(self, name: str) -> str:
+        """Return what a tensor of the whole network is called in the global state."""
+        for level in reversed(self.levels.values()):
+            source = f"{name}@{self._strategy.bank(name, level)}"
+            if source in self._strategy.state:
+                return source
+        return name
+
+    @property
+    def name(self) -> str:
+        return self._directory.name
+
+    @property
+    def fleet(self) -> FleetConfig:
+        return self._config.fleet
 
 
 def load_level(path: Path, number: int | None = None, best: bool = False) -> RestoredLevel:

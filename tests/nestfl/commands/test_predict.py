@@ -141,8 +141,8 @@ def test_on_validation_data_the_budget_is_met_within_a_sample(run: Path) -> None
     plan = predictor.plan_for_budget(0.85, "share")
     assert plan.thresholds is not None
     costs = torch.tensor(predictor.macs.shares.exits)
-    spent = float(costs[exits_taken(predictor._scores, plan.thresholds)].mean())
-    slack = float(costs[-1] - costs[0]) / predictor._scores.shape[1]
+    spent = float(costs[exits_taken(predictor.scores, plan.thresholds)].mean())
+    slack = float(costs[-1] - costs[0]) / predictor.scores.shape[1]
     assert 0.85 - slack - 1e-6 <= spent <= 0.85 + 1e-6
 
 
@@ -156,7 +156,7 @@ def test_a_loss_that_is_allowed_makes_answers_cheaper(run: Path) -> None:
     assert first_exit["left_at_exit"][0] > 0.9  # whatever it loses
     predictor = Predictor(load_level(run), 64)
     plan = predictor.plan_for_loss(2.0)
-    taken = exits_taken(predictor._scores, plan.thresholds or [math.inf] * 3)
+    taken = exits_taken(predictor.scores, plan.thresholds or [math.inf] * 3)
     early, last = predictor._hits.gather(0, taken[None]), predictor._hits[-1]
     assert early.double().mean() >= last.double().mean() - 0.02
     assert answered(run, "--max-loss", "2")["share"] <= 1

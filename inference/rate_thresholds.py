@@ -1,0 +1,55 @@
+"""Thresholds by which a system's nodes answer at their rates, fitted on validation data.
+
+Of the samples that come to a node, the share that its rates say goes on: those that its exit is
+least sure of (CIS, Section 4.2). Its threshold is the confidence of the least sure that stays.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from inference.topology import Topology
+
+NEVER = 2.0
+"""A threshold that no confidence reaches: all goes on."""
+
+
+def fit_node_thresholds(topology: Topology, scores: Tensor) -> dict[str, float]:
+    """Return each node's threshold, of the exits' confidence in validation samples, [exits, n].
+
+    A node without parents answers all: its threshold is 0. All samples are as likely to arrive at
+    one node as at another, so that what comes to a node are samples with weights.
+    """
+    samples = scores.shape[1]
+    if not samples:
+        raise ValueError("no samples to fit thresholds on: expected at least one")
+    weights = {
+        node.name: torch.full((samples,), node.arrival, dtype=torch.float64)
+        for node in topology.nodes
+    }
+    thresholds = {}
+    for node in topology.upwards:
+        if not node.parents:
+            thresholds[node.name] = 0.0
+            continue
+        confidence, weight = scores[node.exit - 1], weights[node.name]
+        threshold = _threshold(confidence, weight, topology.rates[node.name].forwarded)
+        thresholds[node.name] = threshold
+        leaving = torch.where(confidence < threshold, weight, 0.0)
+        for parent, share in node.divided.items():
+            weights[parent] = weights[parent] + share * leaving
+    return {node.name: thresholds[node.name] for node in topology.nodes}
+
+
+def _threshold(confidence: Tensor, weight: Tensor, forwarded: float) -> float:
+    """Return the confidence below which the share of the weight is nearest to `forwarded`."""
+    total = weight.sum()
+    if not total or forwarded <= 0:
+        return 0.0
+    if forwarded >= 1:
+        return NEVER
+    ordered, order = confidence.sort()
+    below = weight[order].cumsum(0) / total  # with the first k samples gone
+    gone = int((below - forwarded).abs().argmin()) + 1 if forwarded > below[0] / 2 else 0
+    return float(ordered[gone]) if gone < len(ordered) else NEVER

@@ -1,0 +1,1 @@
+"""Nodes that answer requests together, each with its part of a network (`docs/serving.md`)."""

@@ -1,0 +1,108 @@
+"""A node's HTTP interface: who may ask, what is read of a request, and what is said to it."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+
+from inference.serving.node import Node
+from inference.serving.refusal import (
+    MalformedError,
+    RefusedError,
+    TooLargeError,
+    TooSlowError,
+    UnauthorizedError,
+)
+from inference.serving.wire import MEDIA_TYPE
+
+PATIENCE = 20.0
+"""Seconds in which a body has to come."""
+
+log = logging.getLogger("nestfl.serve")
+
+
+def make_app(node: Node, token: str, close: Callable[[], Awaitable[None]] | None = None) -> FastAPI:
+    """Return the application of a node; `close` is awaited when it has stopped."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        if close is not None:
+            await close()
+
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.post("/v1/predict")
+    async def predict(request: Request) -> Response:
+        return await answered(request, 0)
+
+    @app.post("/v1/continue/{unit}")
+    async def go_on(request: Request, unit: str) -> Response:
+        known = unit.isascii() and unit.isdigit() and len(unit) < 6 and int(unit) > 0
+        return await answered(request, int(unit) if known else -1)
+
+    @app.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        check_token(request, token)
+        return PlainTextResponse(node.metrics_text())
+
+    @app.get("/health")
+    async def health() -> Response:
+        parents = {parent.name: parent.up for parent in node.forwarder.parents}
+        facts = node.facts
+        return JSONResponse({"name": facts.name, "exit": facts.exit, "parents_up": parents})
+
+    async def answered(request: Request, start: int) -> Response:
+        check_token(request, token)
+        body = await read_body(request, node.largest_body(start))
+        return Response(await node.answer(body, start), media_type=MEDIA_TYPE)
+
+    @app.exception_handler(RefusedError)
+    async def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RefusedError)
+        node.metrics.refused[error.reason] += 1
+        headers = {"Connection": "close"} if error.status in (401, 408, 413) else {}
+        if error.retry_after is not None:
+            headers["Retry-After"] = f"{error.retry_after:g}"
+        if error.status == UnauthorizedError.status:
+            headers["WWW-Authenticate"] = "Bearer"
+        return JSONResponse({"error": str(error)}, error.status, headers)
+
+    @app.exception_handler(Exception)
+    async def fail(request: Request, error: Exception) -> Response:
+        node.metrics.refused["error"] += 1
+        return JSONResponse({"error": "the node failed to answer this request"}, 500)
+
+    return app
+
+
+def check_token(request: Request, token: str) -> None:
+    """Raise unless a request has the token; how long that takes does not tell how near it was."""
+    given = request.headers.get("authorization", "")
+    if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        raise UnauthorizedError("no token of this node: send Authorization: Bearer TOKEN")
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """Return the body of a request; stop reading one that is too large, or that does not come."""
+    declared = request.headers.get("content-length")
+    if declared is not None and declared.isdigit() and int(declared) > most:
+        raise TooLargeError(f"a body of {declared} bytes: expected up to {most}")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise TooLargeError(f"a body of over {most} bytes: expected up to {most}")
+    except TimeoutError:
+        raise TooSlowError(f"the body did not come within {PATIENCE:g} seconds") from None
+    if not body:
+        raise MalformedError("an empty body: expected tensors as safetensors")
+    return bytes(body)

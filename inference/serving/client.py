@@ -1,0 +1,58 @@
+"""Asks a node, from Python: `ServiceClient(url, token, ca).predict(images)`."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import torch
+from torch import Tensor
+
+from inference.serving.wire import MEDIA_TYPE, Answers, pack
+
+
+class ServiceClient:
+    """A connection to a node that reads inputs."""
+
+    def __init__(self, url: str, token: str, authority: Path | str, timeout: float = 30.0) -> None:
+        context = ssl.create_default_context(cafile=authority)
+        self._client = httpx.Client(
+            base_url=url,
+            verify=context,
+            timeout=timeout,
+            headers={"Authorization": f"Bearer {token}", "Content-Type": MEDIA_TYPE},
+            trust_env=False,
+        )
+
+    def predict(self, inputs: Tensor) -> Answers:
+        """Return the answers to a batch: uint8 images [n, channels, height, width], or tokens."""
+        if inputs.dtype == torch.int64:
+            inputs = inputs.int()
+        response = self._client.post("/v1/predict", content=pack((inputs,)))
+        if response.status_code != 200:
+            raise RuntimeError(f"{response.status_code}: {response.text}")
+        return Answers.unpack(response.content, len(inputs))
+
+    def health(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._client.get("/health").raise_for_status().json()
+        return found
+
+    def metrics(self) -> str:
+        return self._client.get("/metrics").raise_for_status().text
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

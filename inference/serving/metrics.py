@@ -1,0 +1,86 @@
+"""What a node has done, in numbers: counts, and latencies of its last requests."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+QUANTILES = (0.5, 0.9, 0.99)
+LAST_REQUESTS = 4096
+
+
+class Metrics:
+    """The counts of a node since it started; `text` is what Prometheus reads."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter()
+        """By what was asked: predict, continue."""
+        self.answers: Counter[tuple[str, int]] = Counter()
+        """Samples, by the node and the number of the exit that answered."""
+        self.samples = 0
+        self.forwarded = 0
+        """Samples that were passed on and came back answered."""
+        self.degraded = 0
+        """Samples that were to be passed on, but no parent was up."""
+        self.limited = 0
+        """Samples that were to be passed on, but the rate or the parent's was reached."""
+        self.refused: Counter[str] = Counter()
+        """Requests, by reason."""
+        self.latencies: deque[float] = deque(maxlen=LAST_REQUESTS)
+        """Seconds that the last requests took."""
+        self.seconds = 0.0
+        """All that requests took."""
+
+    def took(self, seconds: float) -> None:
+        """Note how long a request took."""
+        self.latencies.append(seconds)
+        self.seconds += seconds
+
+    def quantile(self, share: float) -> float:
+        """Return how long that share of the last requests took at most."""
+        ordered = sorted(self.latencies)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+    def text(self, gauges: Mapping[str, float]) -> str:
+        """Return the counts in Prometheus' text format; `gauges` are numbers of this moment."""
+        return "\n".join([*self._lines(gauges), ""])
+
+    def _lines(self, gauges: Mapping[str, float]) -> Iterator[str]:
+        yield from _counter("requests", self.requests, "kind")
+        yield "# TYPE nestfl_answers_total counter"
+        for (node, number), count in sorted(self.answers.items()):
+            yield f'nestfl_answers_total{{node="{_escaped(node)}",exit="{number}"}} {count}'
+        for name in ("samples", "forwarded", "degraded", "limited"):
+            yield f"# TYPE nestfl_{name}_total counter"
+            yield f"nestfl_{name}_total {getattr(self, name)}"
+        yield from _counter("refused", self.refused, "reason")
+        yield "# TYPE nestfl_latency_seconds summary"
+        for share in QUANTILES:
+            yield f'nestfl_latency_seconds{{quantile="{share}"}} {self.quantile(share):.6f}'
+        yield f"nestfl_latency_seconds_sum {self.seconds:.6f}"
+        yield f"nestfl_latency_seconds_count {sum(self.requests.values())}"
+        for name, value in {**gauges, "memory_bytes": process_memory()}.items():
+            yield f"# TYPE nestfl_{name.partition('{')[0]} gauge"
+            yield f"nestfl_{name} {value:g}" if value < 1e5 else f"nestfl_{name} {value:.0f}"
+
+
+def process_memory(process: int | str = "self") -> int:
+    """Return the bytes of memory that a process has, where the system tells; else our own peak."""
+    statm = Path(f"/proc/{process}/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * resource.getpagesize()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _counter(name: str, counts: Counter[str], label: str) -> Iterator[str]:
+    yield f"# TYPE nestfl_{name}_total counter"
+    for key, count in sorted(counts.items()):
+        yield f'nestfl_{name}_total{{{label}="{_escaped(key)}"}} {count}'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,130 @@
+"""A node: it answers the samples that it is sure of, and passes the features of the rest on.
+
+Whatever becomes of its parents, each sample gets an answer, which says if another was wanted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from inference.serving.batching import Batching
+from inference.serving.forwarding import Forwarder, TransferLimit
+from inference.serving.metrics import Metrics
+from inference.serving.node_part import Form, NodePart, answer
+from inference.serving.parent import ParentBusyError, ParentDownError
+from inference.serving.refusal import MisplacedError
+from inference.serving.samples import Compute, Computed, Samples
+from inference.serving.wire import DEGRADED, HEADER, LIMITED, Answers, read_samples
+from models.parts import Part
+
+
+def computing(facts: NodePart, part: Part) -> Compute:
+    """Return what computes samples with a part."""
+
+    def compute(samples: Samples) -> Computed:
+        logits, features = answer(facts, part, samples.features, samples.start)
+        confidence, classes = logits.softmax(-1).max(-1)
+        return Computed(classes.int(), confidence, Samples(facts.last, features))
+
+    return compute
+
+
+class Node:
+    """Answers bodies with bodies; `batching` computes, `forwarder` has the parents."""
+
+    def __init__(
+        self,
+        facts: NodePart,
+        batching: Batching,
+        forwarder: Forwarder,
+        limit: TransferLimit,
+        most: int,
+        waiting: Callable[[], int] = int,
+    ) -> None:
+        self.facts, self.batching, self.forwarder, self.limit = facts, batching, forwarder, limit
+        self.most = most
+        """Samples of a request."""
+        self.waiting = waiting
+        """Tells how many samples wait or are computed."""
+        self.metrics = Metrics()
+
+    def largest_body(self, start: int) -> int:
+        """Return the most bytes of a request that goes on behind a unit."""
+        forms = self._forms(start)
+        return HEADER + self.most * sum(form.bytes(self.facts.longest) for form in forms)
+
+    async def answer(self, body: bytes, start: int) -> bytes:
+        """Answer a request of inputs (0), or of features behind a unit."""
+        began = time.perf_counter()
+        features = read_samples(body, self._forms(start), self.facts.longest, self.most)
+        answers = await self.answer_samples(Samples(start, features))
+        self.metrics.requests["predict" if start == 0 else "continue"] += 1
+        self.metrics.took(time.perf_counter() - began)
+        return answers.pack()
+
+    def metrics_text(self) -> str:
+        """Return its numbers in Prometheus' text format."""
+        parents = self.forwarder.parents
+        up = {f'parent_up{{parent="{parent.name}"}}': float(parent.up) for parent in parents}
+        sent = {"sent_bytes": float(self.forwarder.sent_bytes)}
+        return self.metrics.text({**up, **sent, "waiting": float(self.waiting())})
+
+    async def answer_samples(self, samples: Samples) -> Answers:
+        computed = await self.batching(samples)
+        answers = await self._passed_on(computed, self._own(computed))
+        metrics = self.metrics
+        metrics.samples += len(samples)
+        metrics.answers.update(Counter(zip(answers.nodes, answers.exits.tolist(), strict=True)))
+        return answers
+
+    def _own(self, computed: Computed) -> Answers:
+        exits = torch.full_like(computed.classes, self.facts.exit, dtype=torch.uint8)
+        nodes = (self.facts.name,) * len(exits)
+        return Answers(computed.classes, computed.confidence, exits, torch.zeros_like(exits), nodes)
+
+    async def _passed_on(self, computed: Computed, answers: Answers) -> Answers:
+        """Return the answers with a parent's in place of those that this node is not sure of."""
+        if not self.facts.parents:
+            return answers
+        unsure = torch.nonzero(computed.confidence < self.facts.threshold).flatten()
+        if not len(unsure):
+            return answers
+        leaving, held_back = self._within_limit(unsure, computed.confidence)
+        if len(held_back):
+            self.metrics.limited += len(held_back)
+            answers = answers.flagged(held_back, LIMITED)
+        if not len(leaving):
+            return answers
+        try:
+            others = await self.forwarder.send(computed.onward.rows(leaving))
+        except ParentBusyError:
+            self.metrics.limited += len(leaving)
+            return answers.flagged(leaving, LIMITED)
+        except ParentDownError:
+            self.metrics.degraded += len(leaving)
+            return answers.flagged(leaving, DEGRADED)
+        self.metrics.forwarded += len(leaving)
+        return answers.replaced(leaving, others)
+
+    def _within_limit(self, unsure: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which go, the least sure first, and which stay for the limit is reached."""
+        taken = self.limit.take(len(unsure))
+        if taken == len(unsure):
+            return unsure, unsure[:0]
+        order = unsure[torch.argsort(confidence[unsure], stable=True)]
+        return order[:taken], order[taken:]
+
+    def _forms(self, start: int) -> tuple[Form, ...]:
+        if start in self.facts.takes:
+            return self.facts.takes[start]
+        units = [unit for unit in self.facts.takes if unit]
+        what = "inputs" if start == 0 else f"features behind unit {start}"
+        takes = [*(["inputs"] if 0 in self.facts.takes else []), *(f"unit {u}" for u in units)]
+        raise MisplacedError(
+            f"{self.facts.name} takes no {what}: it goes on from {', '.join(takes)}"
+        )

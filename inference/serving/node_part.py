@@ -1,0 +1,181 @@
+"""A node's part of a trained network, as a folder: all that the node needs, and no training data.
+
+`part.safetensors` has the tensors that the node reads, `part.json` says what they are of.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from data.images import scale_and_shift
+from models.families import Features
+from models.parts import Part, load_part
+from models.slicing import Slice, State
+from models.task import Task
+
+FACTS_FILE, TENSORS_FILE = "part.json", "part.safetensors"
+FORMAT = 1
+"""Of the folder. Raise it when it changes."""
+
+DTYPES = {
+    "uint8": torch.uint8,
+    "int32": torch.int32,
+    "bool": torch.bool,
+    "float32": torch.float32,
+}
+
+
+class PartError(ValueError):
+    """A folder that holds no part of a network, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """The type and the shape of a tensor, for one sample."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
+    """None is the length of a text."""
+
+    @classmethod
+    def of(cls, tensor: Tensor, other: Tensor) -> Form:
+        """Return the form of a batch's tensor; `other` is that of texts of another length."""
+        sizes = zip(tensor.shape[1:], other.shape[1:], strict=True)
+        shape = tuple(size if size == elsewhere else None for size, elsewhere in sizes)
+        return cls(str(tensor.dtype).removeprefix("torch."), shape)
+
+    def bytes(self, longest: int) -> int:
+        """Return the most bytes of a sample; texts have up to so many tokens."""
+        sizes = (longest if size is None else size for size in self.shape)
+        return math.prod(sizes) * DTYPES[self.dtype].itemsize
+
+
+@dataclass(frozen=True)
+class NodePart:
+    """What a node is, and what it holds of a network."""
+
+    name: str
+    run: str
+    """The run that trained the network, and after which round it was taken."""
+    task: Task
+    slice: Slice
+    first: int
+    """The unit that it goes on behind; 0 reads inputs."""
+    last: int
+    """The unit that its exit follows."""
+    exit: int
+    """The number of its exit, counted from 1."""
+    ensemble: bool
+    """Whether it answers with the mean of the exits up to its own."""
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    """Of each channel of images, with which they are normalised; none for texts."""
+    std: tuple[float, ...]
+    takes: Mapping[int, tuple[Form, ...]]
+    """What it may be given, by the unit that it goes on behind: 0 for inputs themselves."""
+    sends: tuple[bool, ...]
+    """Which of its features those who go on read; of the others nothing is sent."""
+    threshold: float
+    """How sure it has to be of an answer to give it, rather than pass the sample on."""
+    max_transfer: float | None
+    """The most samples a second that it passes on; None is all."""
+    parents: Mapping[str, float]
+    """Who it passes samples on to, and which share each has."""
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a text."""
+        return self.task.tokens
+
+    def prepared(self, inputs: Tensor) -> Tensor:
+        """Return what the network reads of a batch: normalised images, or tokens."""
+        if not self.mean:
+            return inputs.long()
+        scale, shift = scale_and_shift(self.mean, self.std)
+        return torch.mul(inputs, scale).add_(shift)
+
+
+def write_part(folder: Path, facts: NodePart, tensors: State) -> None:
+    """Write a node's folder: the tensors first, then what they are of."""
+    folder.mkdir(parents=True)
+    whole = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    save_file(whole, folder / TENSORS_FILE)
+    fields = {"format": FORMAT, **asdict(facts)}
+    (folder / FACTS_FILE).write_text(json.dumps(fields, indent=2) + "\n")
+
+
+def is_part(folder: Path) -> bool:
+    """Return whether a folder has a node's part."""
+    return (folder / FACTS_FILE).is_file()
+
+
+def read_facts(folder: Path) -> NodePart:
+    """Return what a node is, without its tensors."""
+    file = folder / FACTS_FILE
+    if not file.is_file():
+        raise PartError(f"{folder} is no part of a network: expected {FACTS_FILE} in it")
+    try:
+        fields = _tuples(json.loads(file.read_text()))
+        version = fields.pop("format")
+        if version != FORMAT:
+            raise PartError(f"{file} has format {version}: expected {FORMAT}; split the run anew")
+        takes = {
+            int(unit): tuple(Form(**form) for form in forms)
+            for unit, forms in fields["takes"].items()
+        }
+        made = {"task": Task(**fields["task"]), "slice": Slice(**fields["slice"]), "takes": takes}
+        return NodePart(**fields | made)
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise PartError(f"{file} does not say what its tensors are of: {error}") from None
+
+
+def read_part(folder: Path) -> tuple[NodePart, Part]:
+    """Return what a node is, and its part of the network, which has answered once."""
+    facts = read_facts(folder)
+    file = folder / TENSORS_FILE
+    try:
+        tensors = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise PartError(f"{file} cannot be read: {error}") from None
+    part = load_part(facts.task, facts.slice, facts.first, facts.last, facts.ensemble, tensors)
+    try:
+        for start, forms in facts.takes.items():
+            answer(facts, part, example(forms, facts.longest), start)
+    except (RuntimeError, NotImplementedError) as error:
+        lacking = str(error).splitlines()[0]
+        raise PartError(f"{file} lacks tensors of the part in {FACTS_FILE}: {lacking}") from None
+    return facts, part
+
+
+def example(forms: tuple[Form, ...], longest: int) -> Features:
+    """Return a batch of one sample in these forms; its values mean nothing."""
+    shapes = ([1, *(longest if n is None else n for n in form.shape)] for form in forms)
+    typed = zip(forms, shapes, strict=True)
+    return tuple(torch.ones(shape, dtype=DTYPES[form.dtype]) for form, shape in typed)
+
+
+@torch.inference_mode()
+def answer(facts: NodePart, part: Part, given: Features, start: int) -> tuple[Tensor, Features]:
+    """Return the logits of what came in from behind unit `start`, and what would go on."""
+    if start == 0:
+        given = (facts.prepared(given[0]),)
+    logits, features = part(given, start)
+    sent = zip(facts.sends, features, strict=True)
+    return logits.float(), tuple(each if read else each[:, :0] for read, each in sent)
+
+
+def _tuples(value: Any) -> Any:
+    """Return JSON's lists as tuples."""
+    if isinstance(value, dict):
+        return {key: _tuples(each) for key, each in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

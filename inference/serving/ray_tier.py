@@ -1,0 +1,116 @@
+"""A node that one process cannot carry: the same node as a deployment of Ray Serve.
+
+Ray's proxy speaks HTTPS and deals requests out to replicas, each of which is the node with its own
+batches and its own connections to the parents. It starts more of them when requests queue up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from fastapi import FastAPI
+from ray import serve
+from ray.serve.config import AutoscalingConfig, HTTPOptions
+
+from inference.serving.app import make_app
+from inference.serving.node import Node, computing
+from inference.serving.node_part import read_facts, read_part
+from inference.serving.samples import Compute, Computed, Samples, compute_all
+from inference.serving.settings import ServeSettings, forwarder_of, limit_of
+
+Replicas = tuple[int, int]
+"""The fewest and the most."""
+BATCH_WAIT = 0.002
+"""Seconds that Ray waits for a batch to fill, unless told otherwise."""
+MOST_REQUESTS = 256
+"""That a replica has at a time; more wait in Ray's queue."""
+
+
+class RayBatcher:
+    """Batches as Ray Serve makes them; a thread computes them, so that the loop stays free."""
+
+    def __init__(self, compute: Compute, settings: ServeSettings) -> None:
+        thread = ThreadPoolExecutor(1, "compute")
+
+        async def together(batch: list[Samples]) -> list[Computed | Exception]:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(thread, compute_all, compute, batch)
+
+        self._batched: Any = serve.batch(
+            max_batch_size=settings.batch,
+            batch_wait_timeout_s=settings.wait or BATCH_WAIT,
+            batch_size_fn=lambda requests: sum(map(len, requests)),
+        )(together)
+
+    async def __call__(self, samples: Samples) -> Computed:
+        computed: Computed | Exception = await self._batched(samples)
+        if isinstance(computed, Exception):
+            raise computed
+        return computed
+
+
+def node_app(folder: Path, settings: ServeSettings, most_replicas: int) -> FastAPI:
+    """Return the application of one replica; each has its part of the transfer limit."""
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    facts, part = read_part(folder)
+    if settings.threshold is not None:
+        facts = replace(facts, threshold=settings.threshold)
+    forwarder, client = forwarder_of(facts, settings)
+    limit = limit_of(facts, settings)
+    if limit.rate is not None:
+        limit.rate /= most_replicas
+    batcher = RayBatcher(computing(facts, part), settings)
+    node = Node(facts, batcher, forwarder, limit, settings.batch)
+    return make_app(node, settings.token, client.aclose)
+
+
+def deployment(folder: Path, settings: ServeSettings, replicas: Replicas) -> serve.Application:
+    """Return the node as what `ray.serve.run` takes."""
+    least, most = replicas
+    scaling: dict[str, Any] = {"num_replicas": least}
+    if most > least:
+        scaling = {
+            "autoscaling_config": AutoscalingConfig(
+                min_replicas=least, max_replicas=most, target_ongoing_requests=8
+            )
+        }
+
+    replica: Any = serve.ingress(partial(node_app, folder, settings, most))()
+    made: Any = serve.deployment(
+        replica, name=read_facts(folder).name, max_ongoing_requests=MOST_REQUESTS, **scaling
+    )
+    application: serve.Application = made.bind()
+    return application
+
+
+def serve_on_ray(folder: Path, settings: ServeSettings, replicas: Replicas) -> None:
+    """Serve a node on Ray until SIGTERM or SIGINT; here, or in the cluster of RAY_ADDRESS."""
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, logging_level=logging.WARNING, include_dashboard=False)
+    serve.start(
+        http_options=HTTPOptions(
+            host=settings.host,
+            port=settings.port,
+            ssl_certfile=str(settings.certificate),
+            ssl_keyfile=str(settings.key),
+            keep_alive_timeout_s=15,
+        )
+    )
+    serve.run(deployment(folder.resolve(), settings, replicas), route_prefix="/")
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # not before: Ray puts its own in their place
+        signal.signal(number, lambda *_: stopped.set())
+    stopped.wait()
+    serve.shutdown()
+    ray.shutdown()  # type: ignore[no-untyped-call]

@@ -1,0 +1,83 @@
+"""Samples on their way through a node: what requests bring, and what the node's part says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.families import Features
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What a request brings: inputs, or features behind unit `start`."""
+
+    start: int
+    features: Features
+
+    def __len__(self) -> int:
+        return len(self.features[0])
+
+    @property
+    def key(self) -> object:
+        """What samples must have in common to be computed together."""
+        return self.start, tuple(each.shape[1:] for each in self.features)
+
+    def rows(self, kept: Tensor) -> Samples:
+        """Return some of them."""
+        return Samples(self.start, tuple(each[kept] for each in self.features))
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """What a part says of samples, and what of them would go on to a parent."""
+
+    classes: Tensor
+    confidence: Tensor
+    onward: Samples
+
+
+Compute = Callable[[Samples], Computed]
+
+
+def compute_all(compute: Compute, batch: Sequence[Samples]) -> list[Computed | Exception]:
+    """Compute what several requests bring, all of one key in one pass, and return each one's own.
+
+    If a pass fails its requests are computed one by one, so that a bad one fails alone.
+    """
+    results: dict[int, Computed | Exception] = {}
+    groups: dict[object, list[int]] = {}
+    for number, samples in enumerate(batch):
+        groups.setdefault(samples.key, []).append(number)
+    for numbers in groups.values():
+        together = [batch[number] for number in numbers]
+        try:
+            found: list[Computed | Exception] = list(_apart(compute(joined(together)), together))
+        except Exception as error:
+            found = [error] if len(numbers) == 1 else _one_by_one(compute, together)
+        results.update(zip(numbers, found, strict=True))
+    return [results[number] for number in range(len(batch))]
+
+
+def joined(batch: Sequence[Samples]) -> Samples:
+    """Return samples of one key as one."""
+    if len(batch) == 1:
+        return batch[0]
+    columns = zip(*(each.features for each in batch), strict=True)
+    return Samples(batch[0].start, tuple(torch.cat(column) for column in columns))
+
+
+def _one_by_one(compute: Compute, batch: Sequence[Samples]) -> list[Computed | Exception]:
+    return [result for each in batch for result in compute_all(compute, [each])]
+
+
+def _apart(found: Computed, batch: Sequence[Samples]) -> list[Computed]:
+    """Return each request's part of what was computed together."""
+    sizes = [len(samples) for samples in batch]
+    columns = [found.classes, found.confidence, *found.onward.features]
+    rows = zip(*(torch.split(column, sizes) for column in columns), strict=True)
+    start = found.onward.start
+    return [Computed(row[0], row[1], Samples(start, tuple(row[2:]))) for row in rows]

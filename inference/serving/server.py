@@ -1,0 +1,70 @@
+"""One node as a process: HTTPS with uvicorn, until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from inference.serving.app import make_app
+from inference.serving.batching import Batcher
+from inference.serving.node import Node, computing
+from inference.serving.node_part import read_part
+from inference.serving.settings import ServeError, ServeSettings, forwarder_of, limit_of
+
+LAST_SECONDS = 15
+"""In which a node that is told to stop finishes what it has."""
+MOST_CONNECTIONS = 1000
+
+
+def serve(folder: Path, settings: ServeSettings) -> None:
+    """Serve a node's part until SIGTERM or SIGINT; what has come in by then is answered."""
+    import uvicorn
+
+    from inference.serving.connections import PATIENCE, BriefConnection
+
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    for file in (settings.certificate, settings.key):
+        if not file.is_file():
+            raise ServeError(f"{file} is not there: expected a certificate and its key")
+    facts, part = read_part(folder)
+    if settings.threshold is not None:
+        facts = replace(facts, threshold=settings.threshold)
+    forwarder, client = forwarder_of(facts, settings)
+    batcher = Batcher(computing(facts, part), settings.batch, settings.wait, settings.most_waiting)
+    node = Node(
+        facts,
+        batcher,
+        forwarder,
+        limit_of(facts, settings),
+        settings.batch,
+        lambda: batcher.waiting,
+    )
+
+    async def close() -> None:
+        await batcher.close()
+        await client.aclose()
+
+    config = uvicorn.Config(
+        make_app(node, settings.token, close),
+        host=settings.host,
+        port=settings.port,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.key,
+        http=BriefConnection,  # on h11, which, unlike httptools, reads no endless headers
+        timeout_keep_alive=int(2 * PATIENCE),  # which is looked after there
+        h11_max_incomplete_event_size=32 * 1024,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=LAST_SECONDS,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+    )
+    # When it has stopped uvicorn raises the signal that stopped it once more: that ends us, well.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+    uvicorn.Server(config).run()

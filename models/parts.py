@@ -1,0 +1,124 @@
+"""Networks in parts: from behind a unit up to an exit, with the tensors that this takes alone.
+
+One machine runs a network's first units, another goes on from what it found: the features behind
+the last of them. What a part does not run is absent: not stored, and not loaded.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from models.families import Features, SlicedNetwork
+from models.frozen import keep_statistics
+from models.loading import mould
+from models.slicing import Slice, SliceError, State
+from models.task import Task
+
+
+class Part(nn.Module):
+    """The units of a network behind number `first`, up to the exit behind unit `last`.
+
+    From 0 on it reads inputs. An ensemble answers with the mean of the logits of all exits up to
+    its own; the sum of those so far then goes on as the first of the features.
+    """
+
+    def __init__(self, net: SlicedNetwork, first: int, last: int, ensemble: bool = False) -> None:
+        super().__init__()
+        if type(net).walk is not SlicedNetwork.walk:
+            raise SliceError(
+                f"{type(net).__name__} cannot be run in parts: it says how to walk, and not how it "
+                "enters, what its units and its final head are (`models/families.py`)"
+            )
+        if not (0 <= first < last <= net.depth and net.has_exit(last)):
+            raise SliceError(
+                f"no part from behind unit {first} to an exit behind unit {last}: exits follow "
+                f"{', '.join(map(str, exits_of(net)))}"
+            )
+        self.net, self.first, self.last, self.ensemble = net, first, last, ensemble
+        self.heads = [unit for unit in exits_of(net) if unit <= last] if ensemble else [last]
+
+    def forward(self, given: Features, start: int | None = None) -> tuple[Tensor, Features]:
+        """Return the logits, and the features that go on: of inputs, or of features behind `start`.
+
+        A part may start behind any of its units, since a node's children may have several exits.
+        """
+        start = self.first if start is None else start
+        total, features = None, given
+        if start == 0:
+            (x,) = given
+            features = self.net.enter(x)
+        elif self.ensemble:
+            total, *others = given
+            features = tuple(others)
+        for number in range(start + 1, self.last + 1):
+            features = self.net.run_unit(number, features)
+            if number in self.heads:
+                logits = self.net.run_head(number, features)
+                total = logits if total is None else total + logits
+        assert total is not None  # its last unit has a head
+        return total / len(self.heads), (total, *features) if self.ensemble else features
+
+    def tensors(self, given: Features) -> dict[str, Tensor]:
+        """Return the tensors of the network that it reads when it runs, by name."""
+        read = _read_by(lambda: self(given))
+        return {name: t for name, t in self.net.state_dict(keep_vars=True).items() if id(t) in read}
+
+
+def exits_of(net: SlicedNetwork) -> list[int]:
+    """Return the units that a network's exits follow."""
+    return [number for number in range(1, net.depth + 1) if net.has_exit(number)]
+
+
+def features_read(part: Part, given: Features, start: int) -> tuple[bool, ...]:
+    """Return which of the features behind a unit a part reads when it starts there."""
+    read = _read_by(lambda: part(given, start))
+    return tuple(id(each) in read for each in given)
+
+
+def load_part(
+    task: Task, slice: Slice, first: int, last: int, ensemble: bool, tensors: State
+) -> Part:
+    """Return a part with given tensors, which are all that it has in memory."""
+    net = keep_statistics(copy.deepcopy(mould(task, slice)).eval())
+    unknown = sorted(tensors.keys() - net.state_dict().keys())
+    if unknown:
+        raise SliceError(f"{unknown[0]} is no tensor of {task.model} with {slice}")
+    net.load_state_dict(tensors, strict=False, assign=True)
+    absent = net.state_dict().keys() - tensors.keys()
+    for prefix, module in net.named_modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            if ".".join(filter(None, (prefix, name))) in absent:
+                setattr(module, name, buffer.to("meta"))
+    return Part(net.requires_grad_(False), first, last, ensemble)
+
+
+class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes which tensors are read."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tensors: dict[int, Tensor] = {}
+        """By their identity: as long as they are here, no other tensor takes it."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        found = (each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor))
+        self.tensors.update((id(each), each) for each in found)
+        return function(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def _read_by(run: Callable[[], object]) -> Collection[int]:
+    """Return the identities of all tensors that are read while something runs."""
+    reads = _Reads()
+    with reads:
+        run()
+    return reads.tensors.keys()

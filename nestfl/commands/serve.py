@@ -1,0 +1,131 @@
+"""`nestfl serve`: runs one node, or a whole tree on this machine to try it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from inference.serving.node_part import is_part, read_facts
+from inference.serving.parent import Address
+from inference.serving.settings import ServeError, ServeSettings
+
+SHORTEST_TOKEN = 16
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of `nestfl serve`, checked."""
+
+    folder: Path
+    listen: str = "127.0.0.1:8443"
+    parent: tuple[str, ...] = ()
+    """[NAME=]https://HOST:PORT; the name may be left out where there is one parent."""
+    cert: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    token_file: Path | None = None
+    parent_token_file: Path | None = None
+    parent_timeout: float = 2.0
+    half: bool = False
+    threshold: float | None = None
+    max_transfer: float | None = None
+    batch: int = 64
+    wait_ms: float = 0.0
+    most_waiting: int = 1024
+    threads: int | None = None
+    ray: bool = False
+    replicas: str = "1"
+
+
+def serve(request: Request) -> None:
+    """Serve what the folder holds, until stopped."""
+    if not is_part(request.folder):
+        from nestfl.serving_tree import serve_tree
+
+        serve_tree(request.folder, request.listen, request.half)
+        return
+    settings = settings_of(request)
+    if request.ray:
+        from inference.serving.ray_tier import serve_on_ray
+
+        serve_on_ray(request.folder, settings, _replicas(request.replicas))
+        return
+    from inference.serving.server import serve as serve_node
+
+    serve_node(request.folder, settings)
+
+
+def settings_of(request: Request) -> ServeSettings:
+    """Return how the node is served; raise `ServeError` for what is wrong or lacks."""
+    facts = read_facts(request.folder)
+    if request.cert is None or request.key is None or request.token_file is None:
+        raise ServeError(
+            "a node needs --cert, --key and --token-file (nestfl serve with the folder of all "
+            "parts makes them, for this machine)"
+        )
+    for option, value in (
+        ("--threshold", request.threshold),
+        ("--max-transfer", request.max_transfer),
+    ):
+        if value is not None and value < 0:
+            raise ServeError(f"{option} {value}: expected 0 or more")
+    host, port = _listen(request.listen)
+    token = read_token(request.token_file)
+    parent_token = read_token(request.parent_token_file) if request.parent_token_file else token
+    parents = dict(_parent(text, list(facts.parents)) for text in request.parent)
+    return ServeSettings(
+        host=host,
+        port=port,
+        certificate=request.cert,
+        key=request.key,
+        token=token,
+        authority=request.ca,
+        parents={name: Address(url, parent_token) for name, url in parents.items()},
+        parent_timeout=request.parent_timeout,
+        half=request.half,
+        max_transfer=request.max_transfer,
+        threshold=request.threshold,
+        batch=request.batch,
+        wait=request.wait_ms / 1000,
+        most_waiting=request.most_waiting,
+        threads=request.threads,
+    )
+
+
+def read_token(file: Path) -> str:
+    """Return the token in a file."""
+    token = file.read_text().strip()
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or any(map(str.isspace, token)):
+        raise ServeError(
+            f"{file} has no token: expected {SHORTEST_TOKEN} or more letters and digits, such as "
+            "`openssl rand -hex 32` gives"
+        )
+    return token
+
+
+def _listen(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ServeError(f"--listen {text!r}: expected HOST:PORT, such as 127.0.0.1:8443")
+    return host.strip("[]"), int(port)
+
+
+def _parent(text: str, known: list[str]) -> tuple[str, str]:
+    name, _, url = text.partition("=https://")
+    if url:
+        return name, f"https://{url}"
+    if len(known) != 1:
+        choices = ", ".join(known) or "none"
+        raise ServeError(f"--parent {text!r}: expected NAME=https://HOST:PORT; parents: {choices}")
+    return known[0], text
+
+
+def _replicas(text: str) -> tuple[int, int]:
+    least, _, most = text.partition("..")
+    try:
+        found = int(least), int(most or least)
+    except ValueError:
+        found = (0, 0)
+    if not 1 <= found[0] <= found[1]:
+        raise ServeError(f"--replicas {text!r}: expected a number, or a range such as 1..4")
+    return found
