@@ -112,5 +112,5 @@ def serve_on_ray(folder: Path, settings: ServeSettings, replicas: Replicas) -> N
     for number in (signal.SIGTERM, signal.SIGINT):  # not before: Ray puts its own in their place
         signal.signal(number, lambda *_: stopped.set())
     stopped.wait()
-    serve.shutdown()
-    ray.shutdown()  # type: ignore[no-untyped-call]
+    serve.shutdown()  # type: ignore[no-untyped-call]
+    ray.shutdown()
