@@ -17,7 +17,7 @@ from inference.serving.node_part import NodePart, is_part, read_facts
 from inference.serving.settings import ServeError
 
 SECRETS = ".secrets"
-LONGEST_START = 120.0
+LONGEST_START = 240.0
 """Seconds that all nodes have to come up."""
 
 

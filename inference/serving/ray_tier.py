@@ -12,7 +12,6 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,10 @@ def deployment(folder: Path, settings: ServeSettings, replicas: Replicas) -> ser
             )
         }
 
-    replica: Any = serve.ingress(partial(node_app, folder, settings, most))()
+    def build() -> FastAPI:  # which Ray knows for one by its being a plain function
+        return node_app(folder, settings, most)
+
+    replica: Any = serve.ingress(build)()
     made: Any = serve.deployment(
         replica, name=read_facts(folder).name, max_ongoing_requests=MOST_REQUESTS, **scaling
     )
