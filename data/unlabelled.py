@@ -94,6 +94,11 @@ def server_parts(run: DatasetSpec, validation: float) -> tuple[Examples, Example
     kept = server_data(run)
     rows = torch.arange(len(kept))
     cut = round(len(kept) * validation)
+    if validation and not cut:
+        raise DataError(
+            f"validation is {validation}, which of the {len(kept)} examples that the server keeps "
+            "is none: expected more, or 0"
+        )
     return kept.at(rows[:cut]), kept.at(rows[cut:])
 
 

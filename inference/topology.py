@@ -8,6 +8,7 @@ have later exits. Later exits are better, so nodes transfer as many as they may.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -162,6 +163,11 @@ class Topology:
         for node in self.upwards:
             here, above = sum(setting.parts[node.exit - 1 :]), sum(setting.parts[node.exit :])
             most = incoming[node.name] * above / here if here else 0.0
+            if node.max_transfer is not None and most > node.max_transfer * (1 + 1e-9):
+                raise TopologyError(
+                    f"serving is {setting}, for which node {node.name!r} would transfer {most:g}, "
+                    f"more than its max_transfer {node.max_transfer:g}"
+                )
             limited[node.name] = replace(node, max_transfer=most)
             for parent, share in node.divided.items():
                 incoming[parent] += most * share
@@ -188,9 +194,9 @@ def _check(nodes: Sequence[Node]) -> None:
     """Raise `TopologyError` for the first node that is wrong."""
     if not nodes:
         raise TopologyError("no nodes: expected at least one")
-    names = [node.name for node in nodes]
+    names = Counter(node.name for node in nodes)
     for node in nodes:
-        if names.count(node.name) > 1:
+        if names[node.name] > 1:
             raise TopologyError(f"two nodes have the name {node.name!r}")
         _check_numbers(node)
         for parent in node.parents:
@@ -225,7 +231,8 @@ def _check_numbers(node: Node) -> None:
             )
     if len(set(node.parents)) != len(node.parents):
         raise TopologyError(f"node {node.name!r} has a parent twice: {', '.join(node.parents)}")
-    if node.shares and (len(node.shares) != len(node.parents) or min(node.shares) <= 0):
+    positive = all(0 < share < math.inf for share in node.shares)
+    if node.shares and (len(node.shares) != len(node.parents) or not positive):
         raise TopologyError(
             f"node {node.name!r} has shares {list(node.shares)}: expected a number above 0 for "
             f"each of its {len(node.parents)} parents"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 from flwr.app import MetricRecord, RecordDict
@@ -37,5 +36,5 @@ class Variances:
             )
 
 
-LEAST, MOST = sys.float_info.min, 1e30
+LEAST, MOST = 1e-30, 1e30
 """Of a variance that can be told: weights go by its inverse."""

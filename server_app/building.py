@@ -37,7 +37,7 @@ def evaluator(config: Config) -> Evaluate:
             len(data),
             tuple(report.accuracy for report in reports),
             tuple(report.loss for report in reports),
-            reports[-1].answered,
+            reports[-1].answered if reports else None,
         )
 
     return evaluated

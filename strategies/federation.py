@@ -137,6 +137,11 @@ class FleetConfig:
         made = Topology(self.nodes)
         return made if self.serving is None else made.serving(Serving.read(self.serving))
 
+    @cached_property
+    def settings(self) -> dict[Serving, Topology]:
+        """The nodes under each of the paper's serving settings that they can have."""
+        return Topology(self.nodes).papers_settings() if self.nodes else {}
+
     @property
     def tiers(self) -> tuple[Tier, ...]:
         """The clients divided by the shares, to within one client; few go where they do most."""

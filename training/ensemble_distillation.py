@@ -194,7 +194,8 @@ def distil(
             schedule.step()
             losses.append(loss.detach())
             told(len(losses))
-            if best is not None and len(losses) % settings.check_every == 0:
+            last = len(losses) == settings.steps
+            if best is not None and (last or len(losses) % settings.check_every == 0):
                 best.consider(len(losses))
                 if len(losses) - best.step >= settings.patience:
                     break

@@ -14,6 +14,7 @@ from data.examples import Examples
 from models.families import SlicedNetwork
 from protocol.train_settings import TrainSettings
 from training.devices import resident
+from training.fitting import chance_from
 from training.placement import Placement
 
 FEWEST_BATCHES = 2
@@ -48,7 +49,11 @@ def gradient_variances(
         order = torch.Generator().manual_seed(seed)
         return islice(here.batches(settings.batch_size, shuffle=True, generator=order), batches)
 
-    return [_variance(net, drawn(), number) for number in range(exits)]
+    found = []
+    for number in range(exits):
+        with chance_from(seed, place.device):  # of layers such as dropout
+            found.append(_variance(net, drawn(), number))
+    return found
 
 
 def _variance(net: SlicedNetwork, batches: Iterable[tuple[Tensor, Tensor]], number: int) -> float:

@@ -35,6 +35,11 @@ def measure(overrides: Sequence[str], batches: int | None) -> list[ExitVariance]
     """Measure the network that a run would start from, on the training examples of all clients."""
     config = compose(" ".join(overrides))
     strategy = strategy_of(config)
+    if not strategy.levels:
+        raise ValueError(
+            f"strategy is {config.strategy.name}, whose levels follow from its clients: there is "
+            "nothing to measure before they come"
+        )
     whole = strategy.whole()
     units = whole.exits or (strategy.federation.task.units,)
     full = {name: strategy.state[name] for name in strategy.submodels.first_weights(config.seed)}

@@ -108,6 +108,13 @@ class AggregationConfig:
         return AggregationConfig(settings.pop("name", ""), settings)
 
     @property
+    def innermost(self) -> AggregationConfig:
+        """The aggregator that all others stand around."""
+        if "inner" not in inspect.signature(self._aggregator()).parameters:
+            return self
+        return (self.inner or AggregationConfig()).innermost
+
+    @property
     def averages(self) -> bool:
         """Whether the result is the mean of the updates that are taken, as clients sent them."""
         inner = self.inner

@@ -17,13 +17,16 @@ def level_of(
     fleet = federation.fleet
     if takes_largest(client, federation):
         return levels[-1]
+    highest = levels
     if (node := fleet.node_of(client.number)) and len(levels) == fleet.exits:
-        return levels[node.exit - 1]
+        highest = levels[: node.exit]
+        if client.profile.budget is None:
+            return highest[-1]
     if client.profile.budget is None and len(levels) == len(fleet.budgets):
         return levels[_tier_of(client, fleet)]
     full = levels[-1].cost.of(settings.cost)
     afforded = budget_of(client, fleet) * full * (1 + settings.tolerance)
-    fitting = [each for each in levels if each.cost.of(settings.cost) <= afforded]
+    fitting = [each for each in highest if each.cost.of(settings.cost) <= afforded]
     return fitting[-1] if fitting else levels[0]
 
 

@@ -68,6 +68,13 @@ def describe(
             attack.kind,
             attack.strength,
         )
+    if federation.fleet.nodes and len(coverage.levels) != federation.fleet.exits:
+        log.warning(
+            "the fleet's nodes have %d exits, but there are %d levels: what nodes serve is no "
+            "matter here, and the accuracy of their system is not measured",
+            federation.fleet.exits,
+            len(coverage.levels),
+        )
     devices = Counter(client.profile.device for client in clients)
     log.info("%s", ", ".join(f"{n} clients train on {kind}" for kind, n in devices.items()))
     for number, lack in coverage.lacks.items():

@@ -50,7 +50,7 @@ SERVER_SHARE = 0.1
 """Of the training examples, which the server keeps where the configuration leaves it open."""
 SERVERS_OWN = ("unlabelled", "validation", "drop_below_chance", "distillation")
 """Settings that no client has use for."""
-CHANCE = 2**31
+CHANCE = 0xFEDDF
 """Tells the draws of distillation from those of clients, which go by (seed, round, number), too."""
 
 

@@ -57,7 +57,8 @@ def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
         return {"levels": levels}
     accuracies = [level["accuracy"] for level in held]
     totals = {"levels": levels, "worst": min(accuracies), "mean": fmean(accuracies)}
-    totals |= _collaborative(method.federation.fleet, answered)
+    if not lacks:
+        totals |= _collaborative(method.federation.fleet, answered)
     if task.tells_words:
         perplexities = [level[perplexity_of("accuracy")] for level in held]
         totals[perplexity_of("worst")] = max(perplexities)
@@ -76,10 +77,10 @@ def _collaborative(fleet: FleetConfig, answered: Sequence[Answered | None]) -> d
     confidence = torch.stack([each.confidence for each in known])
     right = torch.stack([each.right for each in known])
     found: dict[str, Any] = {"cis": serve(topology, confidence, right).accuracy}
-    if settings := topology.papers_settings():
+    if fleet.settings:
         found["settings"] = {
             str(setting): serve(there, confidence, right).accuracy
-            for setting, there in settings.items()
+            for setting, there in fleet.settings.items()
         }
     return found
 

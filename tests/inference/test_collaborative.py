@@ -97,6 +97,6 @@ def test_other_exits_than_the_nodes_have_are_refused() -> None:
 
 
 def test_nodes_know_which_of_the_paper_s_settings_fit_them() -> None:
-    assert tuple(chain(4, 1).papers_settings()) == PAPERS_SERVING
+    assert tuple(chain(10, 10).papers_settings()) == PAPERS_SERVING
     two = Topology((Node("a", 1, ("b",), arrival=1), Node("b", 2)))
     assert two.papers_settings() == {}

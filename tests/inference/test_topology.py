@@ -68,12 +68,12 @@ def test_a_graph_divides_transfers_over_several_parents() -> None:
 
 @pytest.mark.parametrize("fleet", ["cis_7", "cis_17", "cis_7_biased", "cis_7_highly_biased"])
 def test_the_paper_s_trees_have_its_seven_settings(fleet: str) -> None:
-    topology = compose(f"strategy=depthfl fleet={fleet} fleet.serving=80-15-5").fleet.topology
-    assert topology is not None
-    assert topology.exit_shares == pytest.approx((0.8, 0.15, 0.05), abs=1e-12)
-    for setting in PAPERS_SERVING:
-        shares = topology.serving(setting).exit_shares
-        assert shares == pytest.approx(setting.shares, abs=1e-12)
+    config = compose(f"strategy=depthfl fleet={fleet} fleet.serving=80-15-5")
+    assert config.fleet.topology is not None
+    assert config.fleet.topology.exit_shares == pytest.approx((0.8, 0.15, 0.05), abs=1e-12)
+    assert tuple(config.fleet.settings) == PAPERS_SERVING
+    for setting, topology in config.fleet.settings.items():
+        assert topology.exit_shares == pytest.approx(setting.shares, abs=1e-12)
 
 
 def test_the_seven_node_tree_serves_80_15_5_exactly() -> None:
@@ -141,6 +141,7 @@ TREE = chain(4, 1).nodes
         (0, {"exit": 0}, "'device' has exit 0"),
         (1, {"name": "device"}, "two nodes have the name 'device'"),
         (0, {"shares": (1, 2)}, "'device' has shares"),
+        (0, {"shares": (float("nan"),)}, "'device' has shares"),
         (0, {"parents": ("edge", "edge")}, "'device' has a parent twice"),
     ],
 )
@@ -169,6 +170,12 @@ def test_a_setting_that_the_nodes_cannot_have_is_refused_with_what_they_come_to(
         TopologyError, match=r"serving is 80-15-5, but these nodes come to 40-.*max_t"
     ):
         direct.serving(Serving.read("80-15-5"))
+
+
+def test_a_setting_may_not_exceed_what_a_node_may_transfer() -> None:
+    with pytest.raises(TopologyError, match=r"'device' would transfer 9\.5, more than"):
+        chain(4, 1).serving(Serving.read("5-15-80"))
+    assert list(map(str, chain(4, 1).papers_settings())) == ["80-15-5", "60-30-10"]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,13 @@ def test_the_network_is_as_before_and_the_answer_the_same() -> None:
     assert all(p.grad is None for p in net.parameters())
 
 
+def test_dropout_draws_from_the_seed() -> None:
+    net = build("vit-micro", 10, 1, Slice(exits=(2, 4)), dropout=0.5)
+    first = gradient_variances(net, digits(16), SETTINGS, 2, seed=1)
+    torch.rand(3)
+    assert gradient_variances(net, digits(16), SETTINGS, 2, seed=1) == first
+
+
 def test_no_more_batches_are_taken_than_asked_for() -> None:
     net, data = network(), digits(80)
     few = gradient_variances(net, data, SETTINGS, 1, seed=1, most=3)

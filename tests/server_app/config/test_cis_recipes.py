@@ -10,7 +10,7 @@ from data import client_data
 from server_app import app as server
 from server_app.config.composing import choices, compose
 from server_app.record.run_record import RunRecord
-from strategies.methods.serving_rate import ServingRateSettings
+from strategies.serving_settings import ServingRateSettings
 from tests.support.grids import InProcessGrid
 
 LAYERS = {

@@ -18,6 +18,7 @@ from protocol.records import Profile, Work
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.update import Update
+from strategies.federation import FederationError
 from strategies.fleet.enrolment import Client
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level
@@ -230,10 +231,12 @@ def test_clients_measure_the_variances_once_and_a_resumed_run_knows_them(
     federate: Federate,
 ) -> None:
     grid = InProcessGrid(7)
-    made, _ = federate(f"{RUN} strategy.weights=balanced rounds=2 name=a", grid)
+    made, lines = federate(f"{RUN} strategy.weights=balanced rounds=2 name=a", grid)
     assert isinstance(made, ServingRate)
     asked = [m for m in grid.sent if m.metadata.message_type == "query.variances"]
     assert len(asked) == 7
+    assert lines[0]["asked"]["variances"]["asked"] == 7
+    assert "variances" not in lines[1].get("asked", {})
     serving = normalised((80, 15, 5))
     steady = [2 * both - own for both, own in zip(made.exit_weights, serving, strict=True)]
     assert sum(steady) == pytest.approx(1)
@@ -244,13 +247,16 @@ def test_clients_measure_the_variances_once_and_a_resumed_run_knows_them(
     assert again.exit_weights == made.exit_weights
 
 
-def test_a_client_that_lies_about_its_variances_is_not_counted(federate: Federate) -> None:
+def test_a_run_ends_where_the_one_client_of_an_exit_has_no_variance_for_it(
+    federate: Federate,
+) -> None:
     def lie(client: int, message: Message, reply: Message) -> Message:
         if message.metadata.message_type == "query.variances" and client == 6:
             reply.content.metric_records["metrics"]["variances"] = [1.0, -1.0, 1.0]
         return reply
 
-    with pytest.raises(Exception, match="no client has measured how much the gradients of exit 3"):
+    told = r"no client has measured how much the gradients of exit 3 vary.*\(client 0: "
+    with pytest.raises(FederationError, match=told):
         federate(f"{RUN} strategy.weights=balanced rounds=1", InProcessGrid(7, lie))
 
 
@@ -310,6 +316,18 @@ def test_a_resumed_run_is_the_same_bit_for_bit(federate: Federate, tmp_path: Pat
     assert untimed(again[-1]) == untimed(lines[-1])
 
 
+def test_nodes_that_are_gone_still_count_after_a_resume() -> None:
+    """Client 6 is offline when the run goes on: |S_1| has its examples, as without the pause."""
+    before = method("strategy.p=0.2")
+    before.exit_weights = (0.8, 0.15, 0.05)
+    before.steps = 9
+    first = [each.weight for each in before.assign(1, [before.clients[0]])]
+    after = method("strategy.p=0.2", EXAMPLES[:6])
+    after.load_state_dict(before.state_dict())
+    assert [each.weight for each in after.assign(1, [after.clients[0]])] == first
+    assert after.local_train.steps == 9
+
+
 def test_the_order_of_replies_changes_no_bit(federate: Federate) -> None:
     states = [
         federate(f"{RUN} strategy.p=0.2 rounds=2", InProcessGrid(7, shuffle=seed))[0].state
@@ -365,6 +383,9 @@ def test_a_run_keeps_to_the_radius(federate: Federate) -> None:
             "the fleet has no nodes that serve: choose one that has, such as fleet=cis_7",
         ),
         ("fleet.serving=80-20-0", "exit 3 serves no requests"),
+        ("strategy.p=0.1 strategy.probabilities=[[1],[0,1],[0,0,1]]", "expected one of them"),
+        ("aggregation=median", "aggregation is median, which counts all updates alike"),
+        ("aggregation=clipped aggregation.inner=trimmed-mean", "aggregation is trimmed-mean"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(overrides: str, told: str) -> None:
@@ -375,7 +396,8 @@ def test_settings_that_make_no_sense_are_refused(overrides: str, told: str) -> N
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        ("strategy.p=0.6", "p is 0.6: expected at most 0.5"),
+        ("strategy.p=0.5", "p is 0.5: expected less than 0.5"),
+        ("strategy.probabilities=[[1],[0,1],[0.5,0.5,0]]", "no node would train exit 3"),
         ("strategy.weights=given strategy.given=[1,2]", "given has 2 rows: expected 3"),
         ("strategy.probabilities=[[1],[0.5,0.5]]", "probabilities has 2 rows: expected 3"),
     ],
