@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data import DatasetSpec, Examples, client_data
+from data import DatasetSpec, Examples, ImageData, client_data
 from data.unlabelled import numbered
 from models import Slice, Task
 from models.families import SlicedNetwork
@@ -58,12 +58,14 @@ def network(width: float = 1.0, norm: str = "bn-running", seed: int = 0) -> Slic
 
 
 @pytest.fixture(scope="module")
-def labelled() -> Examples:
-    return client_data(DatasetSpec(clients=20, validation=0, test=0), 0).train
+def labelled() -> ImageData:
+    found = client_data(DatasetSpec(clients=20, validation=0, test=0), 0).train
+    assert isinstance(found, ImageData)
+    return found
 
 
 @pytest.fixture(scope="module")
-def data(labelled: Examples) -> Examples:
+def data(labelled: ImageData) -> Examples:
     return numbered(labelled)
 
 
@@ -190,7 +192,7 @@ def test_the_rate_falls_to_zero_along_a_cosine(
 
     def noted(self: torch.optim.Adam, *given: object) -> object:
         rates.append(self.param_groups[0]["lr"])
-        return step(self, *given)  # type: ignore[arg-type]
+        return step(self, *given)
 
     monkeypatch.setattr(torch.optim.Adam, "step", noted)
     distil(network(0.35), data, taught(data), replace(FEW, steps=4), CPU, 0)
@@ -206,7 +208,7 @@ def test_a_gradient_is_clipped_before_a_step(
     def noted(self: torch.optim.Adam, *given: object) -> object:
         gradients = [p.grad.flatten() for p in self.param_groups[0]["params"]]
         norms.append(torch.cat(gradients).norm().item())
-        return step(self, *given)  # type: ignore[arg-type]
+        return step(self, *given)
 
     monkeypatch.setattr(torch.optim.Adam, "step", noted)
     for clip in (0.0, 1e-3):
@@ -217,7 +219,7 @@ def test_a_gradient_is_clipped_before_a_step(
 
 
 def test_a_student_that_gets_no_better_stops_and_is_its_best_self(
-    data: Examples, labelled: Examples
+    data: Examples, labelled: ImageData
 ) -> None:
     """A teacher of nonsense: the start answers as well as anything after it."""
     student = network(0.35)
@@ -231,7 +233,7 @@ def test_a_student_that_gets_no_better_stops_and_is_its_best_self(
 
 
 def test_with_validation_a_student_is_as_it_was_when_it_was_best(
-    data: Examples, labelled: Examples, one_thread: None
+    data: Examples, labelled: ImageData, one_thread: None
 ) -> None:
     teacher = network(seed=3)
     agreed = replace(labelled, labels=answers(teacher, labelled, CPU).argmax(1))
@@ -245,7 +247,7 @@ def test_with_validation_a_student_is_as_it_was_when_it_was_best(
     assert report.best_step % 5 == 0
 
 
-def test_labels_are_never_looked_at(labelled: Examples) -> None:
+def test_labels_are_never_looked_at(labelled: ImageData) -> None:
     students = []
     for labels in (labelled.labels, torch.full_like(labelled.labels, -7)):
         unlabelled = numbered(replace(labelled, labels=labels))

@@ -13,11 +13,15 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 from torch import Tensor
 
+from data import DatasetSpec, Examples, server_data
+from data import unlabelled as examples
 from data.unlabelled import numbered
 from models import extract
 from protocol.records import Work
+from server_app import app as server
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose, with_absolute_paths
+from server_app.record.run_record import RunRecord
 from strategies.aggregation.spool import Spool
 from strategies.aggregation.update import Update
 from strategies.methods import feddf as module
@@ -25,7 +29,7 @@ from strategies.methods.feddf import FedDF, FedDFSettings
 from tests.support.federations import SMALL, Federate, federate_in, untimed
 from tests.support.grids import InProcessGrid
 from tests.support.toy_networks import same
-from training.ensemble_distillation import DistillationSettings, answers
+from training.ensemble_distillation import DistillationSettings, answers, distil
 from training.networks import load_network
 
 QUICK = "strategy=feddf strategy.distillation.steps=2 model.norm=bn-running rounds=1"
@@ -85,7 +89,6 @@ def test_a_student_starts_at_the_mean_of_its_level_statistics_too(
     strategy = feddf()
     one, two = update_of(strategy, 1, 0), update_of(strategy, 1, 1)
     starts: list[dict[str, Tensor]] = []
-    distil = module.distil
 
     def noted(student: Any, *given: Any) -> Any:
         starts.append({name: t.clone() for name, t in student.state_dict().items()})
@@ -145,13 +148,13 @@ def test_the_order_of_replies_changes_no_bit() -> None:
 
 def test_labels_of_the_examples_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, shuffled = feddf(), feddf()
-    server_data = module.unlabelled.__globals__["server_data"]
 
-    def lying(spec: Any) -> Any:
-        data = server_data(spec)
-        return replace(data, labels=torch.full_like(data.labels, 3))
+    def lying(spec: DatasetSpec) -> Examples:
+        data: Any = server_data(spec)
+        made: Examples = replace(data, labels=torch.full_like(data.labels, 3))
+        return made
 
-    monkeypatch.setitem(module.unlabelled.__globals__, "server_data", lying)
+    monkeypatch.setattr(examples, "server_data", lying)
     del shuffled.unlabelled
     updates = [update_of(plain, level, client) for client, level in enumerate((1, 4))]
     assert same(stepped(plain, *updates)[1], stepped(shuffled, *updates)[1])
@@ -296,10 +299,16 @@ def test_networks_with_other_norms_are_distilled_too(norm: str, federate: Federa
     assert all(tensor.isfinite().all() for tensor in strategy.state.values())
 
 
-def test_texts_are_distilled_too(federate: Federate) -> None:
-    bert = "model=bert-tiny dataset=docstrings train=bert fleet.budgets=[0.5,1] fleet.shares=[1,1]"
-    strategy, (line,) = federate(f"{QUICK} {bert} strategy.widths=[0.5,1]")
-    assert line["distillation"]["teachers"] == 4
+def test_texts_are_distilled_too(tmp_path: Path) -> None:
+    config = compose(
+        "strategy=feddf strategy.distillation.steps=2 strategy.widths=[0.5,1] model=bert-tiny "
+        "dataset=docstrings train=bert fleet.budgets=[0.5,1] fleet.shares=[1,1] fleet.clients=4 "
+        "clients_per_round=4 dataset.max_train=80 dataset.max_test=20 rounds=1 evaluate.every=0 "
+        f"output={tmp_path} name=run"
+    )
+    strategy = server.run(InProcessGrid(4), config)
+    (line,) = RunRecord(tmp_path / "run").metrics()
+    assert (line["distillation"]["teachers"], line["distillation"]["examples"]) == (4, 8)
     assert len(strategy.levels) == 2
 
 
@@ -308,8 +317,14 @@ def test_texts_are_distilled_too(federate: Federate) -> None:
 
 def test_the_paper_s_settings_are_the_defaults_of_the_class() -> None:
     assert DistillationSettings() == DistillationSettings(
-        **{"steps": 10_000, "batch_size": 64, "lr": 1e-3, "clip": 5.0, "temperature": 1.0},
-        **{"average": "logits", "check_every": 100, "patience": 1_000},
+        steps=10_000,
+        batch_size=64,
+        lr=1e-3,
+        clip=5.0,
+        temperature=1.0,
+        average="logits",
+        check_every=100,
+        patience=1_000,
     )
     settings = FedDFSettings()
     assert (settings.validation, settings.drop_below_chance) == (0.0, False)
