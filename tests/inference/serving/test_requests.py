@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from inference.serving import app as application
@@ -255,6 +255,47 @@ def test_values_too_large_for_16_bits_are_sent_with_32() -> None:
     forms = (Form("float32", (2,)),)
     sent = torch.tensor([[1e6, 1.0]])
     assert read_samples(pack((sent,), half=True), forms, 1, 1)[0].tolist() == [[1e6, 1.0]]
+
+
+def packed(**changed: Tensor) -> bytes:
+    good = Answers(
+        torch.zeros(2, dtype=torch.int32),
+        torch.full((2,), 0.5),
+        torch.ones(2, dtype=torch.uint8),
+        torch.zeros(2, dtype=torch.uint8),
+        ("a", "b"),
+    )
+    return save({**load(good.pack()), **changed})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"names": torch.tensor(10**12)},
+        {"names": torch.zeros(2, 2, dtype=torch.uint8)},
+        {"names": torch.full((2000,), 97, dtype=torch.uint8)},
+        {"names": torch.tensor(list(b"a\nb\nc"), dtype=torch.uint8)},
+        {"names": torch.tensor([255], dtype=torch.uint8)},
+        {"node": torch.tensor([0, -1], dtype=torch.int32)},
+        {"node": torch.tensor([0, 2], dtype=torch.int32)},
+        {"class": torch.tensor([0, -1], dtype=torch.int32)},
+        {"class": torch.tensor([0, 10], dtype=torch.int32)},
+        {"exit": torch.tensor([0, 1], dtype=torch.uint8)},
+        {"flags": torch.tensor([0, 4], dtype=torch.uint8)},
+        {"confidence": torch.tensor([0.5, float("nan")])},
+    ],
+)
+def test_answers_that_cannot_be_are_none(changed: dict[str, Tensor]) -> None:
+    assert Answers.unpack(packed(), 2, classes=10).nodes == ("a", "b")
+    with pytest.raises(MalformedError):
+        Answers.unpack(packed(**changed), 2, classes=10)
+
+
+@pytest.mark.parametrize("left", ["soon", "nan", "-1", "0"])
+def test_a_time_that_is_none_is_refused(parts: Parts, left: str) -> None:
+    response = post(parts, GOOD, headers={**BEARER, "X-Time-Left": left})
+    assert response.status_code == 400
+    assert "expected seconds" in error_of(response)
 
 
 @given(
