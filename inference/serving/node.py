@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -81,19 +80,17 @@ class Node:
 
     def metrics_text(self) -> str:
         """Return its numbers in Prometheus' text format."""
-        parents = self.forwarder.parents
-        up = {f'parent_up{{parent="{parent.name}"}}': float(parent.up) for parent in parents}
-        sent = {"sent_bytes": float(self.forwarder.sent_bytes)}
-        return self.metrics.text({**up, **sent, "waiting": float(self.waiting())})
+        sent, waiting = float(self.forwarder.sent_bytes), float(self.waiting())
+        up = {parent.name: parent.up for parent in self.forwarder.parents}
+        return self.metrics.text({"sent_bytes": sent, "waiting": waiting}, up)
 
     async def answer_samples(self, samples: Samples, left: float = math.inf) -> Answers:
         """Return the answers; after most of the time that is `left` without a parent's."""
         until = asyncio.get_running_loop().time() + FOR_PARENTS * left
         computed = await self.batching(samples)
         answers = await self._passed_on(computed, self._own(computed), until)
-        metrics = self.metrics
-        metrics.samples += len(samples)
-        metrics.answers.update(Counter(zip(answers.nodes, answers.exits.tolist(), strict=True)))
+        self.metrics.samples += len(samples)
+        self.metrics.answered(answers.nodes, answers.exits.tolist())
         return answers
 
     def _own(self, computed: Computed) -> Answers:

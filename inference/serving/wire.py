@@ -171,6 +171,10 @@ def read_samples(body: bytes, forms: Sequence[Form], longest: int, most: int) ->
     if len(lengths) > 1 or not all(1 <= length <= longest for length in lengths):
         found = " and ".join(map(str, sorted(lengths)))
         raise UnfitError(f"texts of {found} tokens: expected one length, of 1 to {longest}")
+    for tokens, form in zip(features, forms, strict=True):
+        known = form.vocabulary
+        if known is not None and not bool(((tokens >= 0) & (tokens < known)).all()):
+            raise UnfitError(f"some tokens are unknown: expected 0 to {known - 1}")
     floats = [each.float() if each.is_floating_point() else each for each in features]
     if not all(bool(each.isfinite().all()) for each in floats if each.is_floating_point()):
         raise UnfitError("some values are not finite")

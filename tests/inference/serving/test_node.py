@@ -16,6 +16,7 @@ from torch import Tensor
 from data import global_test
 from data.images import ImageData
 from inference import RunningEnsemble
+from inference.serving.batching import Batcher
 from inference.serving.node import Node, computing
 from inference.serving.parent import (
     Address,
@@ -24,7 +25,7 @@ from inference.serving.parent import (
     ParentRefusedError,
 )
 from inference.serving.refusal import BusyError, UnfitError
-from inference.serving.samples import Samples
+from inference.serving.samples import Computed, Samples
 from inference.serving.settings import ServeError, ServeSettings, forwarder_of
 from inference.serving.wire import DEGRADED, LIMITED, Answers
 from server_app.splitting import Splitter
@@ -382,6 +383,27 @@ def test_a_node_that_has_too_much_waiting_refuses_more(parts: Parts, images: Ten
 
     results = done(story())
     assert [type(result) for result in results] == [Answers] * 2 + [BusyError] * 3
+
+
+def test_nothing_is_computed_for_those_who_have_gone(parts: Parts, images: Tensor) -> None:
+    compute, computed = computing(*parts["device"]), list[int]()
+
+    def counted(given: Samples) -> Computed:
+        computed.append(len(given))
+        return compute(given)
+
+    async def story() -> None:
+        batcher = Batcher(counted)
+        gone = asyncio.create_task(batcher(samples(images[:3])))
+        await asyncio.sleep(0)
+        gone.cancel()
+        stays = await batcher(samples(images[:2]))
+        assert len(stays.classes) == 2
+        assert batcher.waiting == 0
+        await batcher.close()
+
+    done(story())
+    assert computed == [2]
 
 
 def test_features_of_16_bits_cost_half_and_change_answers_little(

@@ -251,6 +251,15 @@ def test_texts_of_a_request_have_one_length_which_is_not_too_long() -> None:
             read(mask, tokens)
 
 
+@pytest.mark.parametrize("token", [-1, 100, 10**6])
+def test_tokens_that_the_network_does_not_know_are_refused(token: int) -> None:
+    forms = (Form("int32", (None,), vocabulary=100),)
+    known = torch.tensor([[0, 99]], dtype=torch.int32)
+    assert torch.equal(read_samples(pack((known,)), forms, 7, 64)[0], known)
+    with pytest.raises(UnfitError, match="expected 0 to 99"):
+        read_samples(pack((torch.tensor([[1, token]], dtype=torch.int32),)), forms, 7, 64)
+
+
 def test_values_too_large_for_16_bits_are_sent_with_32() -> None:
     forms = (Form("float32", (2,)),)
     sent = torch.tensor([[1e6, 1.0]])
