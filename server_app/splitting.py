@@ -154,7 +154,9 @@ class Splitter:
             images = isinstance(self.level.dataset.facts, ImageFacts)
             sides = (task.image_size, task.image_size)
             return (
-                Form("uint8", (task.in_channels, *sides)) if images else Form("int32", (None,)),
+                Form("uint8", (task.in_channels, *sides))
+                if images
+                else Form("int32", (None,), self._vocabulary()),
             )
         pairs = zip(self._behind(start), self._behind(start, shorter=True), strict=True)
         found = zip(self._read(start), pairs, strict=True)
@@ -162,6 +164,11 @@ class Splitter:
             Form.of(*pair) if read else Form.of(*(each[:, :0] for each in pair))
             for read, pair in found
         )
+
+    def _vocabulary(self) -> int | None:
+        """Return how many tokens the network knows, where it says so."""
+        known: int | None = getattr(getattr(self.net, "config", None), "vocab_size", None)
+        return known
 
     def _read(self, unit: int) -> tuple[bool, ...]:
         """Return which of the features behind a unit are read by those who go on."""

@@ -19,7 +19,7 @@ from inference.serving.refusal import (
     TooSlowError,
     UnauthorizedError,
 )
-from inference.serving.wire import MEDIA_TYPE
+from inference.serving.wire import MEDIA_TYPE, TIME_LEFT
 
 PATIENCE = 20.0
 """Seconds in which a body has to come."""
@@ -60,8 +60,9 @@ def make_app(node: Node, token: str, close: Callable[[], Awaitable[None]] | None
 
     async def answered(request: Request, start: int) -> Response:
         check_token(request, token)
-        body = await read_body(request, node.largest_body(start))
-        return Response(await node.answer(body, start), media_type=MEDIA_TYPE)
+        left = time_left(request)
+        samples = node.read(await read_body(request, node.largest_body(start)), start)
+        return Response(await node.answer(samples, left), media_type=MEDIA_TYPE)
 
     @app.exception_handler(RefusedError)
     async def refuse(request: Request, error: Exception) -> Response:
@@ -87,6 +88,18 @@ def check_token(request: Request, token: str) -> None:
     given = request.headers.get("authorization", "")
     if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
         raise UnauthorizedError("no token of this node: send Authorization: Bearer TOKEN")
+
+
+def time_left(request: Request) -> float:
+    """Return the seconds that who asks waits for the answer, if it says so."""
+    said = request.headers.get(TIME_LEFT, "inf")
+    try:
+        left = float(said)
+    except ValueError:
+        left = 0.0
+    if not left > 0:
+        raise MalformedError(f"{TIME_LEFT} {said[:40]!r}: expected seconds, more than 0")
+    return left
 
 
 async def read_body(request: Request, most: int) -> bytes:

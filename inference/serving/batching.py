@@ -66,6 +66,8 @@ class Batcher:
             if self.wait:
                 await asyncio.sleep(self.wait)
             batch = self._next()
+            if not batch:
+                continue
             samples = [each.samples for each in batch]
             found = await loop.run_in_executor(self._thread, compute_all, self.compute, samples)
             for each, result in zip(batch, found, strict=True):
@@ -77,10 +79,15 @@ class Batcher:
                     each.done.set_result(result)
 
     def _next(self) -> list[_Waiting]:
-        """Take the oldest that wait, up to a batch; at least one, for a request is no larger."""
+        """Take the oldest that wait, up to a batch; at least one, for a request is no larger.
+
+        Of those who asked and have gone nothing is taken.
+        """
         batch, samples = list[_Waiting](), 0
         while self._queue and (not batch or samples + len(self._queue[0].samples) <= self.most):
             taken = self._queue.popleft()
+            if taken.done.done():  # who asked has gone
+                continue
             batch.append(taken)
             samples += len(taken.samples)
         if not self._queue:

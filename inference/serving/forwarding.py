@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from inference.serving.parent import Parent, ParentBusyError, ParentDownError
-from inference.serving.samples import Samples, joined
+from inference.serving.parent import (
+    Parent,
+    ParentBusyError,
+    ParentDownError,
+    ParentRefusedError,
+)
+from inference.serving.samples import Samples, halves, joined
 from inference.serving.wire import Answers
 
 log = logging.getLogger("nestfl.serve")
@@ -33,6 +40,15 @@ class TransferLimit:
         return taken
 
 
+@dataclass(frozen=True, eq=False)
+class _Leaving:
+    """A request's samples on their way to a parent."""
+
+    samples: Samples
+    answered: asyncio.Future[Answers]
+    until: float
+
+
 class Forwarder:
     """Sends samples to the parents by their shares, and to another one where one is down.
 
@@ -45,60 +61,92 @@ class Forwarder:
         self.parents, self.most = parents, most
         self._shares = {parent.name: shares.get(parent.name, 1.0) for parent in parents}
         self._owed = dict.fromkeys(self._shares, 0.0)
-        self._pending: list[tuple[Samples, asyncio.Future[Answers]]] = []
+        self._pending: list[_Leaving] = []
         self._sending: set[asyncio.Task[None]] = set()
 
     @property
     def sent_bytes(self) -> int:
         return sum(parent.sent_bytes for parent in self.parents)
 
-    async def send(self, samples: Samples) -> Answers:
-        """Return a parent's answers; raise that all are down, or that those up are busy."""
+    async def send(self, samples: Samples, until: float = math.inf) -> Answers:
+        """Return a parent's answers; raise that all are down, or that those up are busy.
+
+        They are waited for `until` then, in the event loop's time. A parent that has not answered
+        by then is not taken to be down for it: how long it has is its own `patience`.
+        """
         loop = asyncio.get_running_loop()
         if not self._pending:
             loop.call_soon(self._flush)
-        answered: asyncio.Future[Answers] = loop.create_future()
-        self._pending.append((samples, answered))
-        return await answered
+        leaving = _Leaving(samples, loop.create_future(), until)
+        self._pending.append(leaving)
+        try:
+            async with asyncio.timeout_at(None if math.isinf(until) else until):
+                return await leaving.answered
+        except TimeoutError:
+            raise ParentDownError("no parent answered in time") from None
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
-        groups: dict[object, list[tuple[Samples, asyncio.Future[Answers]]]] = {}
+        groups: dict[object, list[_Leaving]] = {}
         for each in pending:
-            group = groups.setdefault(each[0].key, [])
-            if sum(len(samples) for samples, _ in group) + len(each[0]) > self.most and group:
+            group = groups.setdefault(each.samples.key, [])
+            count = sum(len(other.samples) for other in group) + len(each.samples)
+            if count > self.most and group:
                 self._send(group)
-                group = groups[each[0].key] = []
+                group = groups[each.samples.key] = []
             group.append(each)
         for group in groups.values():
             self._send(group)
 
-    def _send(self, group: list[tuple[Samples, asyncio.Future[Answers]]]) -> None:
+    def _send(self, group: list[_Leaving]) -> None:
         task = asyncio.create_task(self._deliver(group))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _deliver(self, group: list[tuple[Samples, asyncio.Future[Answers]]]) -> None:
-        """Ask for a group together, and give each of it its answers."""
+    async def _deliver(self, group: list[_Leaving]) -> None:
+        """Ask for a group together, and give each of it its answers.
+
+        If that is refused its halves are asked for, so that one that is not taken fails alone.
+        """
+        until = max(each.until for each in group)
+        samples = joined([each.samples for each in group])
         try:
-            answers = await self._ask(joined([samples for samples, _ in group]))
+            answers = await (self._ask(samples, until) if group[1:] else self._all(samples, until))
         except Exception as error:
-            for _, answered in group:
-                if not answered.done():
-                    answered.set_exception(error)
+            if isinstance(error, ParentRefusedError) and group[1:]:
+                middle = len(group) // 2
+                await self._deliver(group[:middle])
+                await self._deliver(group[middle:])
+                return
+            for each in group:
+                if not each.answered.done():
+                    each.answered.set_exception(error)
             return
         start = 0
-        for samples, answered in group:
-            if not answered.done():
-                answered.set_result(answers.rows(slice(start, start + len(samples))))
-            start += len(samples)
+        for each in group:
+            end = start + len(each.samples)
+            if not each.answered.done():
+                each.answered.set_result(answers.rows(slice(start, end)))
+            start = end
 
-    async def _ask(self, samples: Samples) -> Answers:
+    async def _all(self, samples: Samples, until: float) -> Answers:
+        """Ask for the samples of one request: together, or by halves where that is refused."""
+        try:
+            return await self._ask(samples, until)
+        except ParentRefusedError as error:
+            log.warning("parent refused %d samples: %s", len(samples), error)
+            if len(samples) == 1:
+                raise
+        first, second = halves(samples)
+        return Answers.joined(await self._all(first, until), await self._all(second, until))
+
+    async def _ask(self, samples: Samples, until: float) -> Answers:
         tried: set[str] = set()
+        loop = asyncio.get_running_loop()
         while parent := self._next(len(samples), tried):
             tried.add(parent.name)
             try:
-                return await parent.ask(samples)
+                return await parent.ask(samples, until - loop.time())
             except ParentBusyError:
                 continue
             except ParentDownError as error:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import resource
 import sys
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 QUANTILES = (0.5, 0.9, 0.99)
 LAST_REQUESTS = 4096
+MOST_ANSWERERS, OTHERS = 256, ("others", 0)
+"""Nodes and their exits that are counted each by itself: names come from parents."""
 
 
 class Metrics:
@@ -44,9 +46,15 @@ class Metrics:
         ordered = sorted(self.latencies)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
-    def text(self, gauges: Mapping[str, float]) -> str:
+    def answered(self, nodes: Iterable[str], exits: Iterable[int]) -> None:
+        """Count answers by who gave them; new names beyond so many are counted as one."""
+        for key, count in Counter(zip(nodes, exits, strict=True)).items():
+            known = key in self.answers or len(self.answers) < MOST_ANSWERERS
+            self.answers[key if known else OTHERS] += count
+
+    def text(self, gauges: Mapping[str, float], parents_up: Mapping[str, bool]) -> str:
         """Return the counts in Prometheus' text format; `gauges` are numbers of this moment."""
-        return "\n".join([*self._lines(gauges), ""])
+        return "\n".join([*self._lines(gauges), *_parents(parents_up), ""])
 
     def _lines(self, gauges: Mapping[str, float]) -> Iterator[str]:
         yield from _counter("requests", self.requests, "kind")
@@ -63,7 +71,7 @@ class Metrics:
         yield f"nestfl_latency_seconds_sum {self.seconds:.6f}"
         yield f"nestfl_latency_seconds_count {sum(self.requests.values())}"
         for name, value in {**gauges, "memory_bytes": process_memory()}.items():
-            yield f"# TYPE nestfl_{name.partition('{')[0]} gauge"
+            yield f"# TYPE nestfl_{name} gauge"
             yield f"nestfl_{name} {value:g}" if value < 1e5 else f"nestfl_{name} {value:.0f}"
 
 
@@ -80,6 +88,13 @@ def _counter(name: str, counts: Counter[str], label: str) -> Iterator[str]:
     yield f"# TYPE nestfl_{name}_total counter"
     for key, count in sorted(counts.items()):
         yield f'nestfl_{name}_total{{{label}="{_escaped(key)}"}} {count}'
+
+
+def _parents(up: Mapping[str, bool]) -> Iterator[str]:
+    if up:
+        yield "# TYPE nestfl_parent_up gauge"
+    for name, is_up in up.items():
+        yield f'nestfl_parent_up{{parent="{_escaped(name)}"}} {int(is_up)}'
 
 
 def _escaped(text: str) -> str:

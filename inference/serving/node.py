@@ -5,8 +5,9 @@ Whatever becomes of its parents, each sample gets an answer, which says if anoth
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
-from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -16,11 +17,14 @@ from inference.serving.batching import Batching
 from inference.serving.forwarding import Forwarder, TransferLimit
 from inference.serving.metrics import Metrics
 from inference.serving.node_part import Form, NodePart, answer
-from inference.serving.parent import ParentBusyError, ParentDownError
-from inference.serving.refusal import MisplacedError
+from inference.serving.parent import ParentBusyError, ParentError
+from inference.serving.refusal import MisplacedError, UnfitError
 from inference.serving.samples import Compute, Computed, Samples
 from inference.serving.wire import DEGRADED, HEADER, LIMITED, Answers, read_samples
 from models.parts import Part
+
+FOR_PARENTS = 0.75
+"""The share of a request's time in which parents may answer; the rest is for our own answer."""
 
 
 def computing(facts: NodePart, part: Part) -> Compute:
@@ -29,6 +33,10 @@ def computing(facts: NodePart, part: Part) -> Compute:
     def compute(samples: Samples) -> Computed:
         logits, features = answer(facts, part, samples.features, samples.start)
         confidence, classes = logits.softmax(-1).max(-1)
+        if not bool(confidence.isfinite().all()):
+            raise UnfitError(
+                "some values are too large: the scores of these samples are no numbers"
+            )
         return Computed(classes.int(), confidence, Samples(facts.last, features))
 
     return compute
@@ -58,28 +66,31 @@ class Node:
         forms = self._forms(start)
         return HEADER + self.most * sum(form.bytes(self.facts.longest) for form in forms)
 
-    async def answer(self, body: bytes, start: int) -> bytes:
-        """Answer a request of inputs (0), or of features behind a unit."""
+    def read(self, body: bytes, start: int) -> Samples:
+        """Return the samples of a request of inputs (0), or of features behind a unit."""
+        return Samples(start, read_samples(body, self._forms(start), self.facts.longest, self.most))
+
+    async def answer(self, samples: Samples, left: float = math.inf) -> bytes:
+        """Answer a request within the seconds that are `left`, if it can."""
         began = time.perf_counter()
-        features = read_samples(body, self._forms(start), self.facts.longest, self.most)
-        answers = await self.answer_samples(Samples(start, features))
-        self.metrics.requests["predict" if start == 0 else "continue"] += 1
+        answers = await self.answer_samples(samples, left)
+        self.metrics.requests["predict" if samples.start == 0 else "continue"] += 1
         self.metrics.took(time.perf_counter() - began)
         return answers.pack()
 
     def metrics_text(self) -> str:
         """Return its numbers in Prometheus' text format."""
-        parents = self.forwarder.parents
-        up = {f'parent_up{{parent="{parent.name}"}}': float(parent.up) for parent in parents}
-        sent = {"sent_bytes": float(self.forwarder.sent_bytes)}
-        return self.metrics.text({**up, **sent, "waiting": float(self.waiting())})
+        sent, waiting = float(self.forwarder.sent_bytes), float(self.waiting())
+        up = {parent.name: parent.up for parent in self.forwarder.parents}
+        return self.metrics.text({"sent_bytes": sent, "waiting": waiting}, up)
 
-    async def answer_samples(self, samples: Samples) -> Answers:
+    async def answer_samples(self, samples: Samples, left: float = math.inf) -> Answers:
+        """Return the answers; after most of the time that is `left` without a parent's."""
+        until = asyncio.get_running_loop().time() + FOR_PARENTS * left
         computed = await self.batching(samples)
-        answers = await self._passed_on(computed, self._own(computed))
-        metrics = self.metrics
-        metrics.samples += len(samples)
-        metrics.answers.update(Counter(zip(answers.nodes, answers.exits.tolist(), strict=True)))
+        answers = await self._passed_on(computed, self._own(computed), until)
+        self.metrics.samples += len(samples)
+        self.metrics.answered(answers.nodes, answers.exits.tolist())
         return answers
 
     def _own(self, computed: Computed) -> Answers:
@@ -87,11 +98,11 @@ class Node:
         nodes = (self.facts.name,) * len(exits)
         return Answers(computed.classes, computed.confidence, exits, torch.zeros_like(exits), nodes)
 
-    async def _passed_on(self, computed: Computed, answers: Answers) -> Answers:
+    async def _passed_on(self, computed: Computed, answers: Answers, until: float) -> Answers:
         """Return the answers with a parent's in place of those that this node is not sure of."""
         if not self.facts.parents:
             return answers
-        unsure = torch.nonzero(computed.confidence < self.facts.threshold).flatten()
+        unsure = torch.nonzero(~(computed.confidence >= self.facts.threshold)).flatten()
         if not len(unsure):
             return answers
         leaving, held_back = self._within_limit(unsure, computed.confidence)
@@ -101,11 +112,11 @@ class Node:
         if not len(leaving):
             return answers
         try:
-            others = await self.forwarder.send(computed.onward.rows(leaving))
+            others = await self.forwarder.send(computed.onward.rows(leaving), until)
         except ParentBusyError:
             self.metrics.limited += len(leaving)
             return answers.flagged(leaving, LIMITED)
-        except ParentDownError:
+        except ParentError:
             self.metrics.degraded += len(leaving)
             return answers.flagged(leaving, DEGRADED)
         self.metrics.forwarded += len(leaving)

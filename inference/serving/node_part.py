@@ -46,6 +46,8 @@ class Form:
     dtype: str
     shape: tuple[int | None, ...]
     """None is the length of a text."""
+    vocabulary: int | None = None
+    """The number of tokens that there are, where these are tokens."""
 
     @classmethod
     def of(cls, tensor: Tensor, other: Tensor) -> Form:

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import httpx
 
-from inference.serving.refusal import RefusedError
+from inference.serving.refusal import MalformedError
 from inference.serving.samples import Samples
-from inference.serving.wire import MEDIA_TYPE, Answers, pack
+from inference.serving.wire import MEDIA_TYPE, TIME_LEFT, Answers, largest_answers, pack
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds that a parent is left alone for after a failure: twice as long after each."""
 
 
-class ParentDownError(Exception):
+class ParentError(Exception):
+    """Samples that a parent did not answer."""
+
+
+class ParentDownError(ParentError):
     """A parent that does not answer, or not with answers."""
 
 
-class ParentBusyError(Exception):
+class ParentBusyError(ParentError):
     """A parent that takes no more for now."""
+
+
+class ParentRefusedError(ParentError):
+    """A parent that is well, and does not take this message."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,10 @@ class Address:
 
 
 class Parent:
-    """Sends samples to a parent, and remembers how that went."""
+    """Sends samples to a parent, and remembers how that went.
+
+    Its whole answer has to come within `patience` seconds.
+    """
 
     def __init__(
         self,
@@ -42,12 +55,16 @@ class Parent:
         client: httpx.AsyncClient,
         half: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        patience: float = 2.0,
+        classes: int | None = None,
     ) -> None:
         self.name, self.client, self.half, self.clock = name, client, half, clock
+        self.patience, self.classes = patience, classes
         self.url = address.url.rstrip("/")
         self.headers = {
             "Authorization": f"Bearer {address.token}",
             "Content-Type": MEDIA_TYPE,
+            "Accept-Encoding": "identity",
         }
         self.sent_bytes = 0
         self._failures, self._closed_until = 0, 0.0
@@ -62,36 +79,56 @@ class Parent:
         """Return whether it may be asked now."""
         return self.clock() >= self._closed_until
 
-    async def ask(self, samples: Samples) -> Answers:
+    async def ask(self, samples: Samples, left: float = math.inf) -> Answers:
         """Return its answers, which may be those of its own parents.
 
-        While it is down only one request at a time tries whether it is back.
+        It is told the seconds that are `left` for it, so that it answers by itself before we give
+        it up. While it is down only one request at a time tries whether it is back.
         """
-        if not self.up:
+        failures = self._failures
+        if failures:
             self._closed_until = self.clock() + LONGEST_PAUSE
+        try:
+            async with asyncio.timeout(self.patience):
+                status, retry_after, content = await self._post(samples, min(left, self.patience))
+            if status == 200:
+                answers = Answers.unpack(content, len(samples), self.classes)
+                self._failures, self._closed_until = 0, 0.0
+                return answers
+        except httpx.PoolTimeout:  # we have too few connections: that says nothing of the parent
+            raise ParentBusyError(self.name) from None
+        except Exception as error:  # whatever it is, the samples can be answered here
+            self._failed(failures)
+            raise ParentDownError(f"{self.name}: {type(error).__name__} {error}") from None
+        said = f"{self.name} says {status}: {content[:200].decode(errors='replace')}"
+        if status in (429, 503):
+            self._failures = 0 if status == 429 else self._failures
+            self._closed_until = self.clock() + _seconds(retry_after)
+            raise ParentBusyError(said)
+        if status in (400, 413, 422):
+            self._failures, self._closed_until = 0, 0.0
+            raise ParentRefusedError(said)
+        self._failed(failures)
+        raise ParentDownError(said)
+
+    async def _post(self, samples: Samples, left: float) -> tuple[int, str | None, bytes]:
+        """Return the status, when to try again, and the body, as it comes and of a known size."""
         body = pack(samples.features, self.half)
         self.sent_bytes += len(body)
-        url = f"{self.url}/v1/continue/{samples.start}"
-        try:
-            response = await self.client.post(url, content=body, headers=self.headers)
-            if response.status_code in (429, 503):
-                self._closed_until = self.clock() + _seconds(response.headers.get("Retry-After"))
-                raise ParentBusyError(self.name)
-            if response.status_code != 200:
-                raise ParentDownError(
-                    f"{self.name} says {response.status_code}: {response.text[:200]}"
-                )
-            answers = Answers.unpack(response.content, len(samples))
-        except (httpx.HTTPError, RefusedError) as error:
-            self._failed()
-            raise ParentDownError(f"{self.name}: {type(error).__name__} {error}") from None
-        except ParentDownError:
-            self._failed()
-            raise
-        self._failures, self._closed_until = 0, 0.0
-        return answers
+        headers = {**self.headers, TIME_LEFT: f"{max(left, 0.001):.3f}"}
+        url, most = f"{self.url}/v1/continue/{samples.start}", largest_answers(len(samples))
+        content = bytearray()
+        async with self.client.stream("POST", url, content=body, headers=headers) as response:
+            async for chunk in response.aiter_raw():
+                content += chunk
+                if len(content) > most:
+                    raise MalformedError(f"an answer of over {most} bytes")
+            return response.status_code, response.headers.get("Retry-After"), bytes(content)
 
-    def _failed(self) -> None:
+    def _failed(self, before: int) -> None:
+        """Note a failure, unless another was noted since the ask began: that was the same one."""
+        if self._failures != before:
+            return
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._failures, 16))
         self._failures += 1
         self._closed_until = self.clock() + pause

@@ -70,6 +70,12 @@ def joined(batch: Sequence[Samples]) -> Samples:
     return Samples(batch[0].start, tuple(torch.cat(column) for column in columns))
 
 
+def halves(samples: Samples) -> tuple[Samples, Samples]:
+    """Return the first and the second half of two samples or more."""
+    rows = torch.arange(len(samples))
+    return samples.rows(rows[: len(rows) // 2]), samples.rows(rows[len(rows) // 2 :])
+
+
 def _one_by_one(compute: Compute, batch: Sequence[Samples]) -> list[Computed | Exception]:
     return [result for each in batch for result in compute_all(compute, [each])]
 

@@ -56,7 +56,7 @@ def forwarder_of(facts: NodePart, settings: ServeSettings) -> tuple[Forwarder, h
         known = ", ".join(facts.parents) or "none"
         raise ServeError(f"{facts.name} has no parent {unknown[0]!r}; its parents are: {known}")
     for name, address in settings.parents.items():
-        if not address.url.startswith("https://"):
+        if not _is_https(address.url):
             raise ServeError(f"parent {name} is at {address.url!r}: expected https://HOST:PORT")
     try:
         context = ssl.create_default_context(cafile=settings.authority)
@@ -64,14 +64,31 @@ def forwarder_of(facts: NodePart, settings: ServeSettings) -> tuple[Forwarder, h
         raise ServeError(f"{settings.authority} is no certificate: {error}") from None
     client = httpx.AsyncClient(
         verify=context,
-        timeout=settings.parent_timeout,
+        # A wait for a connection of our own ends well before that for the parent.
+        timeout=httpx.Timeout(settings.parent_timeout, pool=settings.parent_timeout / 4),
         limits=httpx.Limits(max_connections=64, max_keepalive_connections=16),
         trust_env=False,
     )
     parents = [
-        Parent(name, address, client, settings.half) for name, address in settings.parents.items()
+        Parent(
+            name,
+            address,
+            client,
+            settings.half,
+            patience=settings.parent_timeout,
+            classes=len(facts.classes),
+        )
+        for name, address in settings.parents.items()
     ]
     return Forwarder(parents, facts.parents, settings.batch), client
+
+
+def _is_https(url: str) -> bool:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    return parsed.scheme == "https" and bool(parsed.host)
 
 
 def limit_of(facts: NodePart, settings: ServeSettings) -> TransferLimit:

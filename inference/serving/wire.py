@@ -17,8 +17,14 @@ from inference.serving.refusal import MalformedError, UnfitError
 from models.families import Features
 
 MEDIA_TYPE = "application/vnd.safetensors"
+TIME_LEFT = "X-Time-Left"
+"""The header with the seconds after which who asks does not wait any longer."""
 HEADER = 64 * 1024
 """The most bytes of a body besides its values."""
+LONGEST_NAME = 256
+"""Of a node, in bytes."""
+ANSWER = 4 + 4 + 1 + 1 + 4 + LONGEST_NAME + 1
+"""The most bytes of one answer."""
 DEGRADED, LIMITED = 1, 2
 """Flags of an answer that was to be another node's: this one was not reached, or the most that may
 be passed on, or that the parent takes, was reached."""
@@ -85,8 +91,22 @@ class Answers:
         )
 
     @classmethod
-    def unpack(cls, body: bytes, count: int) -> Answers:
-        """Return the answers to `count` samples; raise `MalformedError` if they are none."""
+    def joined(cls, first: Answers, second: Answers) -> Answers:
+        """Return the answers of both."""
+        return cls(
+            torch.cat([first.classes, second.classes]),
+            torch.cat([first.confidence, second.confidence]),
+            torch.cat([first.exits, second.exits]),
+            torch.cat([first.flags, second.flags]),
+            first.nodes + second.nodes,
+        )
+
+    @classmethod
+    def unpack(cls, body: bytes, count: int, classes: int | None = None) -> Answers:
+        """Return the answers to `count` samples, of so many classes if that is known.
+
+        Raise `MalformedError` if they are none.
+        """
         tensors = unpack(body)
         kinds = {
             "class": torch.int32,
@@ -99,14 +119,26 @@ class Answers:
             found = tensors.get(name)
             if found is None or found.dtype != dtype or found.shape != (count,):
                 raise MalformedError(f"these are no answers to {count} samples: see {name!r}")
-        try:
-            names = bytes(tensors["names"].tolist()).decode().split("\n")
-            nodes = tuple(names[number] for number in tensors["node"].tolist())
-        except (KeyError, ValueError, IndexError, TypeError):
-            raise MalformedError("these answers do not say who gave them") from None
+        names = _names(tensors.get("names"), count)
+        ranges = {
+            "class": (0, 2**31 - 1 if classes is None else classes - 1),
+            "confidence": (0, 1 + 1e-3),  # for rounding
+            "exit": (1, 255),
+            "flags": (0, DEGRADED | LIMITED),
+            "node": (0, len(names) - 1),
+        }
+        for name, (least, most) in ranges.items():
+            if not bool(((tensors[name] >= least) & (tensors[name] <= most)).all()):
+                raise MalformedError(f"{name!r} of an answer is not within {least} to {most:g}")
+        nodes = tuple(names[number] for number in tensors["node"].tolist())
         return cls(
             tensors["class"], tensors["confidence"], tensors["exit"], tensors["flags"], nodes
         )
+
+
+def largest_answers(count: int) -> int:
+    """Return the most bytes of the answers to so many samples."""
+    return HEADER + count * ANSWER
 
 
 def pack(features: Features, half: bool = False) -> bytes:
@@ -139,6 +171,10 @@ def read_samples(body: bytes, forms: Sequence[Form], longest: int, most: int) ->
     if len(lengths) > 1 or not all(1 <= length <= longest for length in lengths):
         found = " and ".join(map(str, sorted(lengths)))
         raise UnfitError(f"texts of {found} tokens: expected one length, of 1 to {longest}")
+    for tokens, form in zip(features, forms, strict=True):
+        known = form.vocabulary
+        if known is not None and not bool(((tokens >= 0) & (tokens < known)).all()):
+            raise UnfitError(f"some tokens are unknown: expected 0 to {known - 1}")
     floats = [each.float() if each.is_floating_point() else each for each in features]
     if not all(bool(each.isfinite().all()) for each in floats if each.is_floating_point()):
         raise UnfitError("some values are not finite")
@@ -161,6 +197,21 @@ def _lengths(name: str, tensor: Tensor, form: Form, count: int) -> set[int]:
             f"expected {form.dtype} [samples, {wanted}]"
         )
     return {size for size, wanted in sizes if wanted is None}
+
+
+def _names(tensor: Tensor | None, count: int) -> list[str]:
+    """Return the names of who answered so many samples: as many nodes at most."""
+    if tensor is None or tensor.dtype != torch.uint8 or tensor.ndim != 1:
+        raise MalformedError("these answers do not say who gave them")
+    if len(tensor) > count * (LONGEST_NAME + 1):
+        raise MalformedError(f"names of {len(tensor)} bytes for {count} answers")
+    try:
+        names = bytes(tensor.tolist()).decode().split("\n")
+    except UnicodeDecodeError:
+        raise MalformedError("these answers do not say who gave them") from None
+    if len(names) > count:
+        raise MalformedError(f"{len(names)} names for {count} answers")
+    return names
 
 
 def _halved(tensor: Tensor) -> Tensor:

@@ -51,13 +51,14 @@ def node_of(
     clock: Callable[[], float] | None = None,
     half: bool = False,
     most: int = 64,
+    patience: float = 30.0,
     batching: Mapping[str, Any] | None = None,
     **changed: Any,
 ) -> Node:
     """A node with its parents, each of which is an application, or what stands for its network."""
     facts, part = parts[name]
     facts = replace(facts, **changed)
-    clocked = {} if clock is None else {"clock": clock}
+    clocked: dict[str, Any] = {} if clock is None else {"clock": clock}
     asked = [
         Parent(
             parent,
@@ -66,6 +67,7 @@ def node_of(
                 transport=httpx.ASGITransport(there) if isinstance(there, FastAPI) else there
             ),
             half,
+            patience=patience,
             **clocked,
         )
         for parent, there in (above or {}).items()

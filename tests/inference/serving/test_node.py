@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import TypeVar
 
 import httpx
@@ -14,9 +16,17 @@ from torch import Tensor
 from data import global_test
 from data.images import ImageData
 from inference import RunningEnsemble
-from inference.serving.node import Node
-from inference.serving.refusal import BusyError
-from inference.serving.samples import Samples
+from inference.serving.batching import Batcher
+from inference.serving.node import Node, computing
+from inference.serving.parent import (
+    Address,
+    ParentBusyError,
+    ParentDownError,
+    ParentRefusedError,
+)
+from inference.serving.refusal import BusyError, UnfitError
+from inference.serving.samples import Computed, Samples
+from inference.serving.settings import ServeError, ServeSettings, forwarder_of
 from inference.serving.wire import DEGRADED, LIMITED, Answers
 from server_app.splitting import Splitter
 from tests.support.served import Parts, app_of, node_of
@@ -33,13 +43,20 @@ class Switch(httpx.AsyncBaseTransport):
         self.there = httpx.ASGITransport(app_of(node))
         self.cut = False
         self.says: httpx.Response | None = None
+        self.hangs = False
         self.asked = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.asked += 1
+        await asyncio.sleep(0)  # what is sent at once is on the way at once
         if self.cut:
             raise httpx.ConnectError("cut", request=request)
-        return self.says or await self.there.handle_async_request(request)
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.says is not None:
+            content = httpx.ByteStream(self.says.content)
+            return httpx.Response(self.says.status_code, headers=self.says.headers, stream=content)
+        return await self.there.handle_async_request(request)
 
 
 class Clock:
@@ -175,6 +192,7 @@ def test_while_a_parent_is_down_a_node_answers_by_itself_says_so_and_recovers(
         httpx.Response(500, text="no"),
         httpx.Response(200, content=b"no answers"),
         httpx.Response(401, text="no token"),
+        httpx.Response(200, content=bytes(100_000)),
     ],
 )
 def test_a_parent_that_answers_nonsense_is_as_one_that_is_down(
@@ -185,6 +203,106 @@ def test_a_parent_that_answers_nonsense_is_as_one_that_is_down(
     device = node_of(parts, "device", {"edge": network}, threshold=2.0)
     answers = done(device.answer_samples(samples(images[:3])))
     assert answers.flags.tolist() == [DEGRADED] * 3
+
+
+def test_a_parent_that_is_well_is_not_down_for_a_grandparent_that_hangs(
+    parts: Parts, images: Tensor
+) -> None:
+    above = Switch(node_of(parts, "cloud"))
+    above.hangs = True
+    edge = node_of(parts, "edge", {"cloud": above}, threshold=2.0, patience=30.0)
+    device = node_of(parts, "device", {"edge": app_of(edge)}, threshold=2.0, patience=2.0)
+    answers = done(device.answer_samples(samples(images[:3])))
+    assert answers.nodes == ("edge",) * 3
+    assert answers.flags.tolist() == [DEGRADED] * 3
+    assert device.forwarder.parents[0].up
+
+
+def test_a_parent_that_hangs_is_down_and_the_node_answers_by_itself(
+    parts: Parts, images: Tensor
+) -> None:
+    network = Switch(node_of(parts, "edge"))
+    network.hangs = True
+    device = node_of(parts, "device", {"edge": network}, threshold=2.0, patience=0.05)
+    answers = done(device.answer_samples(samples(images[:3])))
+    assert answers.flags.tolist() == [DEGRADED] * 3
+    assert not device.forwarder.parents[0].up
+
+
+def test_a_message_that_is_too_large_for_a_parent_goes_in_parts(
+    parts: Parts, images: Tensor
+) -> None:
+    network = Switch(node_of(parts, "edge", threshold=0.0, most=4))
+    device = node_of(parts, "device", {"edge": network}, threshold=2.0)
+    whole = node_of(parts, "device", {"edge": app_of(node_of(parts, "edge", threshold=0.0))})
+
+    async def story() -> None:
+        answers = await device.answer_samples(samples(images[:16]))
+        assert set(answers.nodes) == {"edge"}
+        assert network.asked == 1 + 2 + 4  # of 16, of 8, and of 4 samples, which are answered
+        expected = await whole.answer_samples(samples(images[:16]))
+        rows = [row for row, node in enumerate(expected.nodes) if node == "edge"]
+        assert answers.classes[rows].tolist() == expected.classes[rows].tolist()
+
+    done(story())
+
+
+def test_what_a_parent_refuses_fails_alone(parts: Parts, images: Tensor) -> None:
+    edge = node_of(parts, "edge", threshold=0.0)
+    device = node_of(parts, "device", {"edge": app_of(edge)})
+    start = parts["device"][0].last
+    good = computing(*parts["device"])(samples(images[:1])).onward
+    bad = Samples(start, tuple(each * math.nan for each in good.features))
+
+    async def story() -> None:
+        send = device.forwarder.send
+        asked = (send(each) for each in (good, good, bad, good))
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        kinds = [type(each) for each in found]
+        assert kinds == [Answers, Answers, ParentRefusedError, Answers]
+
+    done(story())
+    assert device.forwarder.parents[0].up
+
+
+def test_what_was_on_the_way_when_a_parent_went_down_is_one_failure(
+    parts: Parts, images: Tensor
+) -> None:
+    clock, network = Clock(), Switch(node_of(parts, "edge", threshold=0.0))
+    device = node_of(parts, "device", {"edge": network}, clock=clock, threshold=2.0)
+    network.cut = True
+    onward = computing(*parts["device"])(samples(images[:1])).onward
+    (parent,) = device.forwarder.parents
+
+    async def story() -> None:
+        asked = (parent.ask(onward) for _ in range(8))
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(each) for each in found} == {ParentDownError}
+        assert not parent.open
+        clock.now += 0.11
+        assert parent.open
+        network.says, network.cut = httpx.Response(429), False
+        with pytest.raises(ParentBusyError):
+            await parent.ask(onward)
+        assert parent.up  # it is there, if busy
+
+    done(story())
+
+
+def test_features_so_large_that_scores_are_no_numbers_are_refused(parts: Parts) -> None:
+    huge = (torch.zeros(1, 10), torch.full((1, 32, 4, 4), 3e38))
+    edge = node_of(parts, "edge")
+    with pytest.raises(UnfitError, match="too large"):
+        done(edge.answer_samples(Samples(4, huge)))
+
+
+@pytest.mark.parametrize("url", ["https://edge:port", "https://", "http://edge:8443", "edge"])
+def test_a_parents_address_is_checked_at_the_start(parts: Parts, url: str) -> None:
+    settings = ServeSettings(
+        "127.0.0.1", 8443, Path("c"), Path("k"), "t", parents={"edge": Address(url, "t")}
+    )
+    with pytest.raises(ServeError, match="expected https://HOST:PORT"):
+        forwarder_of(parts["device"][0], settings)
 
 
 def test_a_parent_that_takes_no_more_limits_its_child_for_as_long_as_it_says(
@@ -265,6 +383,27 @@ def test_a_node_that_has_too_much_waiting_refuses_more(parts: Parts, images: Ten
 
     results = done(story())
     assert [type(result) for result in results] == [Answers] * 2 + [BusyError] * 3
+
+
+def test_nothing_is_computed_for_those_who_have_gone(parts: Parts, images: Tensor) -> None:
+    compute, computed = computing(*parts["device"]), list[int]()
+
+    def counted(given: Samples) -> Computed:
+        computed.append(len(given))
+        return compute(given)
+
+    async def story() -> None:
+        batcher = Batcher(counted)
+        gone = asyncio.create_task(batcher(samples(images[:3])))
+        await asyncio.sleep(0)
+        gone.cancel()
+        stays = await batcher(samples(images[:2]))
+        assert len(stays.classes) == 2
+        assert batcher.waiting == 0
+        await batcher.close()
+
+    done(story())
+    assert computed == [2]
 
 
 def test_features_of_16_bits_cost_half_and_change_answers_little(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from inference.serving import app as application
@@ -251,10 +251,60 @@ def test_texts_of_a_request_have_one_length_which_is_not_too_long() -> None:
             read(mask, tokens)
 
 
+@pytest.mark.parametrize("token", [-1, 100, 10**6])
+def test_tokens_that_the_network_does_not_know_are_refused(token: int) -> None:
+    forms = (Form("int32", (None,), vocabulary=100),)
+    known = torch.tensor([[0, 99]], dtype=torch.int32)
+    assert torch.equal(read_samples(pack((known,)), forms, 7, 64)[0], known)
+    with pytest.raises(UnfitError, match="expected 0 to 99"):
+        read_samples(pack((torch.tensor([[1, token]], dtype=torch.int32),)), forms, 7, 64)
+
+
 def test_values_too_large_for_16_bits_are_sent_with_32() -> None:
     forms = (Form("float32", (2,)),)
     sent = torch.tensor([[1e6, 1.0]])
     assert read_samples(pack((sent,), half=True), forms, 1, 1)[0].tolist() == [[1e6, 1.0]]
+
+
+def packed(**changed: Tensor) -> bytes:
+    good = Answers(
+        torch.zeros(2, dtype=torch.int32),
+        torch.full((2,), 0.5),
+        torch.ones(2, dtype=torch.uint8),
+        torch.zeros(2, dtype=torch.uint8),
+        ("a", "b"),
+    )
+    return save({**load(good.pack()), **changed})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"names": torch.tensor(10**12)},
+        {"names": torch.zeros(2, 2, dtype=torch.uint8)},
+        {"names": torch.full((2000,), 97, dtype=torch.uint8)},
+        {"names": torch.tensor(list(b"a\nb\nc"), dtype=torch.uint8)},
+        {"names": torch.tensor([255], dtype=torch.uint8)},
+        {"node": torch.tensor([0, -1], dtype=torch.int32)},
+        {"node": torch.tensor([0, 2], dtype=torch.int32)},
+        {"class": torch.tensor([0, -1], dtype=torch.int32)},
+        {"class": torch.tensor([0, 10], dtype=torch.int32)},
+        {"exit": torch.tensor([0, 1], dtype=torch.uint8)},
+        {"flags": torch.tensor([0, 4], dtype=torch.uint8)},
+        {"confidence": torch.tensor([0.5, float("nan")])},
+    ],
+)
+def test_answers_that_cannot_be_are_none(changed: dict[str, Tensor]) -> None:
+    assert Answers.unpack(packed(), 2, classes=10).nodes == ("a", "b")
+    with pytest.raises(MalformedError):
+        Answers.unpack(packed(**changed), 2, classes=10)
+
+
+@pytest.mark.parametrize("left", ["soon", "nan", "-1", "0"])
+def test_a_time_that_is_none_is_refused(parts: Parts, left: str) -> None:
+    response = post(parts, GOOD, headers={**BEARER, "X-Time-Left": left})
+    assert response.status_code == 400
+    assert "expected seconds" in error_of(response)
 
 
 @given(
