@@ -10,7 +10,7 @@ from rich.table import Table
 
 from inference.topology import Topology
 from nestfl.watching.passes import watched_on
-from server_app.splitting import SplitError, SplitNode, Splitter, chain
+from server_app.splitting import SplitError, SplitNode, Splitter, chain, check_new
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,14 @@ class Request:
 
 def split(request: Request) -> dict[str, SplitNode]:
     """Write the folders, and return what is in them."""
-    splitter = Splitter(request.run, request.best, watched_on(Console(stderr=True)))
+    check_new(request.output)  # before minutes of scoring
+    console = Console(stderr=True, soft_wrap=True)
+    splitter = Splitter(request.run, request.best, watched_on(console))
     topology = _topology(request, splitter)
     if request.threshold is None:
         thresholds = splitter.thresholds(topology)
+        for line in splitter.unreached(topology, thresholds):
+            console.print(line)
     else:
         thresholds = {
             node.name: request.threshold if node.parents else 0.0 for node in topology.nodes
