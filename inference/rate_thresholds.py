@@ -17,6 +17,12 @@ NEVER = 2.0
 """A threshold that no confidence reaches: all goes on."""
 
 
+def check_threshold(threshold: float) -> None:
+    """Raise unless a threshold that was given is a confidence."""
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"--threshold {threshold}: expected 0 to 1")
+
+
 def fit_node_thresholds(topology: Topology, scores: Tensor) -> dict[str, float]:
     """Return each node's threshold, of the exits' confidence in validation samples, [exits, n].
 
@@ -80,7 +86,7 @@ def _threshold(confidence: Tensor, weight: Tensor, forwarded: float) -> float:
         return 0.0
     if forwarded >= 1:
         return NEVER
-    values, place = confidence.unique(return_inverse=True)  # in order
+    values, place = torch.unique(confidence, return_inverse=True)  # in order
     weighs = torch.zeros(len(values), dtype=weight.dtype).index_add_(0, place, weight)
     below = weighs.cumsum(0) / total  # with the first k values gone
     gone = int((below - forwarded).abs().argmin()) + 1 if forwarded > below[0] / 2 else 0
