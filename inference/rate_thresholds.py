@@ -6,13 +6,21 @@ least sure of (CIS, Section 4.2). Its threshold is the confidence of the least s
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import Tensor
 
-from inference.topology import Topology
+from inference.topology import Node, Topology
 
 NEVER = 2.0
 """A threshold that no confidence reaches: all goes on."""
+
+
+def check_threshold(threshold: float) -> None:
+    """Raise unless a threshold that was given is a confidence."""
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"--threshold {threshold}: expected 0 to 1")
 
 
 def fit_node_thresholds(topology: Topology, scores: Tensor) -> dict[str, float]:
@@ -21,9 +29,35 @@ def fit_node_thresholds(topology: Topology, scores: Tensor) -> dict[str, float]:
     A node without parents answers all: its threshold is 0. All samples are as likely to arrive at
     one node as at another, so that what comes to a node are samples with weights.
     """
-    samples = scores.shape[1]
-    if not samples:
+    if not scores.shape[1]:
         raise ValueError("no samples to fit thresholds on: expected at least one")
+
+    def fitted(node: Node, confidence: Tensor, weight: Tensor) -> float:
+        return _threshold(confidence, weight, topology.rates[node.name].forwarded)
+
+    return _pass_up(topology, scores, fitted)
+
+
+def forwarded_shares(
+    topology: Topology, thresholds: Mapping[str, float], scores: Tensor
+) -> dict[str, float]:
+    """Return the share of what comes to each node with parents that it passes on."""
+    shares = {}
+
+    def noted(node: Node, confidence: Tensor, weight: Tensor) -> float:
+        threshold, total = thresholds[node.name], weight.sum()
+        shares[node.name] = float(weight[confidence < threshold].sum() / total) if total else 0.0
+        return threshold
+
+    _pass_up(topology, scores, noted)
+    return shares
+
+
+def _pass_up(
+    topology: Topology, scores: Tensor, choose: Callable[[Node, Tensor, Tensor], float]
+) -> dict[str, float]:
+    """Return each node's threshold, chosen by what the thresholds below it let through to it."""
+    samples = scores.shape[1]
     weights = {
         node.name: torch.full((samples,), node.arrival, dtype=torch.float64)
         for node in topology.nodes
@@ -34,7 +68,7 @@ def fit_node_thresholds(topology: Topology, scores: Tensor) -> dict[str, float]:
             thresholds[node.name] = 0.0
             continue
         confidence, weight = scores[node.exit - 1], weights[node.name]
-        threshold = _threshold(confidence, weight, topology.rates[node.name].forwarded)
+        threshold = choose(node, confidence, weight)
         thresholds[node.name] = threshold
         leaving = torch.where(confidence < threshold, weight, 0.0)
         for parent, share in node.divided.items():
@@ -43,13 +77,17 @@ def fit_node_thresholds(topology: Topology, scores: Tensor) -> dict[str, float]:
 
 
 def _threshold(confidence: Tensor, weight: Tensor, forwarded: float) -> float:
-    """Return the confidence below which the share of the weight is nearest to `forwarded`."""
+    """Return the confidence below which the share of the weight is nearest to `forwarded`.
+
+    Samples of the same confidence go together, or stay together.
+    """
     total = weight.sum()
     if not total or forwarded <= 0:
         return 0.0
     if forwarded >= 1:
         return NEVER
-    ordered, order = confidence.sort()
-    below = weight[order].cumsum(0) / total  # with the first k samples gone
+    values, place = torch.unique(confidence, return_inverse=True)  # in order
+    weighs = torch.zeros(len(values), dtype=weight.dtype).index_add_(0, place, weight)
+    below = weighs.cumsum(0) / total  # with the first k values gone
     gone = int((below - forwarded).abs().argmin()) + 1 if forwarded > below[0] / 2 else 0
-    return float(ordered[gone]) if gone < len(ordered) else NEVER
+    return float(values[gone]) if gone < len(values) else NEVER

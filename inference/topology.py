@@ -8,12 +8,16 @@ have later exits. Later exits are better, so nodes transfer as many as they may.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Of a node: it also names a folder, and who gave an answer."""
 
 
 class TopologyError(ValueError):
@@ -196,6 +200,11 @@ def _check(nodes: Sequence[Node]) -> None:
         raise TopologyError("no nodes: expected at least one")
     names = Counter(node.name for node in nodes)
     for node in nodes:
+        if not NAME.fullmatch(node.name):
+            raise TopologyError(
+                f"a node has the name {node.name!r}: expected up to 64 letters, digits, '-', '_' "
+                "and '.', a letter or digit first"
+            )
         if names[node.name] > 1:
             raise TopologyError(f"two nodes have the name {node.name!r}")
         _check_numbers(node)

@@ -389,7 +389,10 @@ def split(**request: Any) -> None:
     "folder", type=FILE, help="A node's part; or the folder of all, to try them on this machine."
 )
 @click.option(
-    "--listen", metavar="HOST:PORT", default="127.0.0.1:8443", help="Where; of a tree the first."
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:8443",
+    help="Where; of a tree the first port.",
 )
 @click.option(
     "--parent",
@@ -397,6 +400,7 @@ def split(**request: Any) -> None:
     multiple=True,
     help="Where a parent is, such as https://edge.example:8443.",
 )
+@click.option("--alone", is_flag=True, help="Do without the parents, and answer all here.")
 @click.option("--cert", metavar="FILE", type=FILE, help="This node's certificate.")
 @click.option("--key", metavar="FILE", type=FILE, help="The key of the certificate.")
 @click.option("--ca", metavar="FILE", type=FILE, help="What signed the parents' certificates.")

@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,8 @@ from inference.serving.node_part import NodePart, is_part, read_facts
 from inference.serving.settings import ServeError
 
 SECRETS = ".secrets"
+HERE = ("127.0.0.1", "localhost", "::1")
+"""What this machine is called in the certificate."""
 LONGEST_START = 240.0
 """Seconds that all nodes have to come up."""
 
@@ -25,15 +28,15 @@ class Tree:
     """The nodes whose parts are in a folder, each on a port of its own from `port` on."""
 
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 8443) -> None:
-        folders = (
-            sorted(path for path in folder.iterdir() if is_part(path)) if folder.is_dir() else []
-        )
-        if not folders:
+        if host not in HERE:
             raise ServeError(
-                f"{folder} holds no parts of a network: expected what nestfl split wrote"
+                f"--listen {host}: a tree is served to this machine only: choose from "
+                f"{', '.join(HERE)}, or serve each node's part by itself"
             )
-        self.folder, self.host = folder, host
-        self.parts: dict[str, NodePart] = {path.name: read_facts(path) for path in folders}
+        self.parts = parts_in(folder)
+        if port + len(self.parts) > 65536:
+            raise ServeError(f"--listen with port {port}: {len(self.parts)} nodes need one each")
+        self.folder, self.host = folder, f"[{host}]" if ":" in host else host
         self.ports = {name: port + number for number, name in enumerate(self.parts)}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         secrets = folder / SECRETS
@@ -90,12 +93,18 @@ class Tree:
             time.sleep(0.1)
         raise ServeError(f"node {name} did not come up within {LONGEST_START:g} seconds")
 
+    def ended(self) -> dict[str, int]:
+        """Return the nodes that have ended, and how."""
+        codes = {name: process.poll() for name, process in self.processes.items()}
+        return {name: code for name, code in codes.items() if code is not None}
+
     def stop(self) -> None:
         """Stop all nodes, the children first, and wait for them."""
-        for process in self.processes.values():
+        running = [self.processes[name] for name in reversed(self.parts) if name in self.processes]
+        for process in running:
             if process.poll() is None:
                 process.terminate()
-        for process in self.processes.values():
+        for process in running:
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
@@ -103,15 +112,31 @@ class Tree:
                 process.wait()
 
 
-def serve_tree(folder: Path, listen: str, half: bool) -> None:
-    """Serve all nodes of a folder on this machine, and say how to ask, until stopped."""
-    host, _, port = listen.rpartition(":")
-    tree = Tree(folder, host or "127.0.0.1", int(port))
+def parts_in(folder: Path) -> dict[str, NodePart]:
+    """Return what the nodes are whose parts a folder holds, each after its parents."""
+    folders = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = {path.name: read_facts(path) for path in folders if is_part(path)}
+    if not found:
+        raise ServeError(f"{folder} holds no parts of a network: expected what nestfl split wrote")
+    for name, facts in found.items():
+        for parent in facts.parents:
+            if parent not in found:
+                raise ServeError(f"{folder} lacks the part of {parent}, which {name} passes on to")
+    parents = {name: sorted(facts.parents) for name, facts in found.items()}
+    return {name: found[name] for name in TopologicalSorter(parents).static_order()}
+
+
+def serve_tree(folder: Path, host: str, port: int, half: bool) -> None:
+    """Serve all nodes of a folder on this machine, and say how to ask, until stopped.
+
+    When a node dies the others go on without it, so that one can see what they do.
+    """
+    tree = Tree(folder, host, port)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         tree.start_all(*(["--half"] if half else []))
         for name in tree.parts:
-            print(f"{name}: {tree.url(name)}")
+            print(f"{name}: {tree.url(name)} (process {tree.processes[name].pid})")
         entrance = tree.entrances[0]
         print(
             f"ask {', '.join(tree.entrances)}: token in {tree.token_file}, certificate in "
@@ -119,9 +144,20 @@ def serve_tree(folder: Path, listen: str, half: bool) -> None:
             f"Ctrl-C stops all",
             flush=True,
         )
-        while all(process.poll() is None for process in tree.processes.values()):
-            time.sleep(0.5)
+        _watch(tree)
     except KeyboardInterrupt:
         pass
     finally:
         tree.stop()
+
+
+def _watch(tree: Tree) -> None:
+    """Say which nodes end, until the last one has."""
+    said: set[str] = set()
+    while len(said) < len(tree.processes):
+        time.sleep(0.5)
+        for name, code in tree.ended().items():
+            if name not in said:
+                print(f"node {name} ended with status {code}", file=sys.stderr, flush=True)
+                said.add(name)
+    raise ServeError("all nodes have ended")

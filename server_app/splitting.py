@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from data.catalog import ImageFacts
-from inference.rate_thresholds import fit_node_thresholds
+from inference.rate_thresholds import fit_node_thresholds, forwarded_shares
 from inference.serving.node_part import Form, NodePart, write_part
 from inference.topology import Node, Topology, TopologyError
 from models.families import Features
@@ -23,6 +23,10 @@ from server_app.trained_level import TrainedRun
 
 CHAIN = ("device", "edge", "cloud")
 """What the nodes of a chain of three are called."""
+
+
+NEAR = 0.05
+"""How far the share that a node passes on may be from its rates' before it is said."""
 
 
 class SplitError(ValueError):
@@ -38,6 +42,12 @@ class SplitNode:
     """Bytes."""
     sends: int
     """Bytes of the features of one sample; 0 where they go nowhere."""
+
+
+def check_new(output: Path) -> None:
+    """Raise unless a folder is yet to be made."""
+    if output.exists():
+        raise SplitError(f"{output} exists: give another --output")
 
 
 def chain(exits: Sequence[int], forwarded: Sequence[float]) -> Topology:
@@ -77,6 +87,17 @@ class Splitter:
         self._check(topology)
         return fit_node_thresholds(topology, self.predictor.scores)
 
+    def unreached(self, topology: Topology, thresholds: Mapping[str, float]) -> list[str]:
+        """Say which nodes pass on another share of the validation data than their rates say."""
+        shares = forwarded_shares(topology, thresholds, self.predictor.scores)
+        wanted = {name: topology.rates[name].forwarded for name in shares}
+        return [
+            f"{name} passes on {share:.0%} of validation samples, not {wanted[name]:.0%}: too many "
+            "have the same confidence, or too few are left"
+            for name, share in shares.items()
+            if abs(share - wanted[name]) > NEAR
+        ]
+
     def split(
         self,
         topology: Topology,
@@ -89,8 +110,7 @@ class Splitter:
         With `limits` a node's `max_transfer` is also the most that it passes on when it serves.
         """
         self._check(topology)
-        if output.exists():
-            raise SplitError(f"{output} exists: give another --output")
+        check_new(output)
         unfinished = output.with_name(f".{output.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         written = {}

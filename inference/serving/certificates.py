@@ -19,8 +19,12 @@ DAYS = 30
 def make_certificates(folder: Path) -> tuple[Path, Path, Path]:
     """Make an authority and a certificate for this machine; return it, its key and the authority's.
 
-    The authority's key is not kept: nobody can sign another certificate with it.
+    Those that are there stay while they hold: nodes may run with them. The authority's key is not
+    kept: nobody can sign another certificate with it.
     """
+    files = folder / "node.pem", folder / "node.key", folder / "ca.pem"
+    if all(file.is_file() for file in files) and _holds(files[0]):
+        return files
     folder.mkdir(parents=True, exist_ok=True)
     signing, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nestfl on this machine")])
@@ -34,7 +38,8 @@ def make_certificates(folder: Path) -> tuple[Path, Path, Path]:
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(signing, hashes.SHA256())
     )
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    addresses = [x509.IPAddress(ipaddress.ip_address(each)) for each in ("127.0.0.1", "::1")]
+    names = [x509.DNSName("localhost"), *addresses]
     certificate = (
         _builder(subject, issuer, own.public_key())
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -52,7 +57,6 @@ def make_certificates(folder: Path) -> tuple[Path, Path, Path]:
         serialization.NoEncryption(),
     )
     pem = serialization.Encoding.PEM
-    files = folder / "node.pem", folder / "node.key", folder / "ca.pem"
     files[0].write_bytes(certificate.public_bytes(pem))
     _write_secret(files[1], encoded)
     files[2].write_bytes(authority.public_bytes(pem))
@@ -60,10 +64,21 @@ def make_certificates(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def make_token(file: Path) -> str:
-    """Write a new token to a file that only its owner reads, and return it."""
+    """Write a new token to a file that only its owner reads, unless it has one; return it."""
+    if file.is_file() and (kept := file.read_text().strip()):
+        return kept
     token = secrets.token_urlsafe(32)
     _write_secret(file, f"{token}\n".encode())
     return token
+
+
+def _holds(file: Path) -> bool:
+    """Return whether a certificate is one for another day."""
+    try:
+        end = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
+    except ValueError:
+        return False
+    return end > datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
 
 
 def _builder(

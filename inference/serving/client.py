@@ -18,6 +18,10 @@ class ServiceClient:
     """A connection to a node that reads inputs."""
 
     def __init__(self, url: str, token: str, authority: Path | str, timeout: float = 30.0) -> None:
+        if not url.startswith("https://"):
+            raise ValueError(
+                f"a node at {url!r}: expected https://HOST:PORT, for the token is sent"
+            )
         context = ssl.create_default_context(cafile=authority)
         self._client = httpx.Client(
             base_url=url,

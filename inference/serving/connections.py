@@ -1,7 +1,8 @@
 """Connections to a node: uvicorn's, but none that asks nothing is kept for long.
 
 A connection that brings no whole request head is closed after a while, however slowly its bytes
-come; and an idle one is cut off when the node stops, rather than asked to say goodbye.
+come; beyond the limit none is taken; and an idle one is cut off when the node stops, rather than
+asked to say goodbye.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ class BriefConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._watch()
+        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency:
+            transport.abort()
+        else:
+            self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._check is not None:

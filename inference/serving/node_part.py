@@ -49,6 +49,10 @@ class Form:
     vocabulary: int | None = None
     """The number of tokens that there are, where these are tokens."""
 
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise PartError(f"tensors of {self.dtype!r}: expected one of {', '.join(DTYPES)}")
+
     @classmethod
     def of(cls, tensor: Tensor, other: Tensor) -> Form:
         """Return the form of a batch's tensor; `other` is that of texts of another length."""
@@ -137,7 +141,9 @@ def read_facts(folder: Path) -> NodePart:
         }
         made = {"task": Task(**fields["task"]), "slice": Slice(**fields["slice"]), "takes": takes}
         return NodePart(**fields | made)
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except PartError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise PartError(f"{file} does not say what its tensors are of: {error}") from None
 
 
@@ -149,13 +155,13 @@ def read_part(folder: Path) -> tuple[NodePart, Part]:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
         raise PartError(f"{file} cannot be read: {error}") from None
-    part = load_part(facts.task, facts.slice, facts.first, facts.last, facts.ensemble, tensors)
     try:
+        part = load_part(facts.task, facts.slice, facts.first, facts.last, facts.ensemble, tensors)
         for start, forms in facts.takes.items():
             answer(facts, part, example(forms, facts.longest), start)
-    except (RuntimeError, NotImplementedError) as error:
-        lacking = str(error).splitlines()[0]
-        raise PartError(f"{file} lacks tensors of the part in {FACTS_FILE}: {lacking}") from None
+    except Exception as error:  # for whatever may be in the two files
+        found = " ".join(str(error).split())[:200] or type(error).__name__
+        raise PartError(f"{file} has not the tensors that {FACTS_FILE} says: {found}") from None
     return facts, part
 
 

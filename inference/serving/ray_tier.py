@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -24,21 +25,32 @@ from ray.serve.config import AutoscalingConfig, HTTPOptions
 from inference.serving.app import make_app
 from inference.serving.node import Node, computing
 from inference.serving.node_part import read_facts, read_part
+from inference.serving.refusal import BusyError
 from inference.serving.samples import Compute, Computed, Samples, compute_all
-from inference.serving.settings import ServeSettings, forwarder_of, limit_of
+from inference.serving.settings import (
+    ServeError,
+    ServeSettings,
+    check_certificate,
+    forwarder_of,
+    limit_of,
+)
 
 Replicas = tuple[int, int]
 """The fewest and the most."""
 BATCH_WAIT = 0.002
 """Seconds that Ray waits for a batch to fill, unless told otherwise."""
 MOST_REQUESTS = 256
-"""That a replica has at a time; more wait in Ray's queue."""
+"""That a replica has at a time; more wait in Ray's queue, up to `most_waiting`."""
 
 
 class RayBatcher:
-    """Batches as Ray Serve makes them; a thread computes them, so that the loop stays free."""
+    """Batches as Ray Serve makes them; a thread computes them, so that the loop stays free.
+
+    If more than `most_waiting` samples wait, requests are refused.
+    """
 
     def __init__(self, compute: Compute, settings: ServeSettings) -> None:
+        self.waiting, self.most_waiting = 0, settings.most_waiting
         thread = ThreadPoolExecutor(1, "compute")
 
         async def together(batch: list[Samples]) -> list[Computed | Exception]:
@@ -52,7 +64,15 @@ class RayBatcher:
         )(together)
 
     async def __call__(self, samples: Samples) -> Computed:
-        computed: Computed | Exception = await self._batched(samples)
+        if self.waiting and self.waiting + len(samples) > self.most_waiting:
+            raise BusyError(
+                f"{self.waiting} samples wait, of {self.most_waiting} at most", retry_after=1
+            )
+        self.waiting += len(samples)
+        try:
+            computed: Computed | Exception = await self._batched(samples)
+        finally:
+            self.waiting -= len(samples)
         if isinstance(computed, Exception):
             raise computed
         return computed
@@ -70,7 +90,7 @@ def node_app(folder: Path, settings: ServeSettings, most_replicas: int) -> FastA
     if limit.rate is not None:
         limit.rate /= most_replicas
     batcher = RayBatcher(computing(facts, part), settings)
-    node = Node(facts, batcher, forwarder, limit, settings.batch)
+    node = Node(facts, batcher, forwarder, limit, settings.batch, lambda: batcher.waiting)
     return make_app(node, settings.token, client.aclose)
 
 
@@ -90,16 +110,30 @@ def deployment(folder: Path, settings: ServeSettings, replicas: Replicas) -> ser
 
     replica: Any = serve.ingress(build)()
     made: Any = serve.deployment(
-        replica, name=read_facts(folder).name, max_ongoing_requests=MOST_REQUESTS, **scaling
+        replica,
+        name=read_facts(folder).name,
+        max_ongoing_requests=MOST_REQUESTS,
+        max_queued_requests=settings.most_waiting,
+        **scaling,
     )
     application: serve.Application = made.bind()
     return application
 
 
 def serve_on_ray(folder: Path, settings: ServeSettings, replicas: Replicas) -> None:
-    """Serve a node on Ray until SIGTERM or SIGINT; here, or in the cluster of RAY_ADDRESS."""
+    """Serve a node on Ray until SIGTERM or SIGINT; here, or in the cluster of RAY_ADDRESS.
+
+    A cluster has one Serve, and Serve one proxy, which has to be the node's own.
+    """
+    check_certificate(settings)
+    name, there = read_facts(folder).name, os.environ.get("RAY_ADDRESS")
     if not ray.is_initialized():
-        ray.init(log_to_driver=False, logging_level=logging.WARNING, include_dashboard=False)
+        local: dict[str, Any] = {} if there else {"include_dashboard": False}
+        ray.init(there or "local", log_to_driver=False, logging_level=logging.WARNING, **local)
+    found = serve.status()
+    if found.proxies or found.applications:
+        served = ", ".join(found.applications) or "nothing yet"
+        raise ServeError(f"the cluster at {there} already serves {served}: expected one without")
     serve.start(
         http_options=HTTPOptions(
             host=settings.host,
@@ -109,10 +143,12 @@ def serve_on_ray(folder: Path, settings: ServeSettings, replicas: Replicas) -> N
             keep_alive_timeout_s=15,
         )
     )
-    serve.run(deployment(folder.resolve(), settings, replicas), route_prefix="/")
+    serve.run(deployment(folder.resolve(), settings, replicas), name=name, route_prefix="/")
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # not before: Ray puts its own in their place
         signal.signal(number, lambda *_: stopped.set())
     stopped.wait()
-    serve.shutdown()  # type: ignore[no-untyped-call]
+    serve.delete(name)
+    if not serve.status().applications:  # nor does anybody else's end with ours
+        serve.shutdown()  # type: ignore[no-untyped-call]
     ray.shutdown()

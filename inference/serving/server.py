@@ -13,7 +13,7 @@ from inference.serving.app import make_app
 from inference.serving.batching import Batcher
 from inference.serving.node import Node, computing
 from inference.serving.node_part import read_part
-from inference.serving.settings import ServeError, ServeSettings, forwarder_of, limit_of
+from inference.serving.settings import ServeSettings, check_certificate, forwarder_of, limit_of
 
 LAST_SECONDS = 15
 """In which a node that is told to stop finishes what it has."""
@@ -28,9 +28,7 @@ def serve(folder: Path, settings: ServeSettings) -> None:
 
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    for file in (settings.certificate, settings.key):
-        if not file.is_file():
-            raise ServeError(f"{file} is not there: expected a certificate and its key")
+    check_certificate(settings)
     facts, part = read_part(folder)
     if settings.threshold is not None:
         facts = replace(facts, threshold=settings.threshold)

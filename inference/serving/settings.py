@@ -49,6 +49,22 @@ class ServeSettings:
     """Of torch."""
 
 
+def check_certificate(settings: ServeSettings) -> None:
+    """Raise unless the node's certificate and its key are there, readable and of each other."""
+    for file in (settings.certificate, settings.key):
+        if not file.is_file():
+            raise ServeError(f"{file} is not there: expected a certificate and its key")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            settings.certificate, settings.key, password=lambda: ""
+        )
+    except (OSError, ValueError) as error:
+        raise ServeError(
+            f"{settings.certificate} and {settings.key} are no certificate and its key, without a "
+            f"password: {error}"
+        ) from None
+
+
 def forwarder_of(facts: NodePart, settings: ServeSettings) -> tuple[Forwarder, httpx.AsyncClient]:
     """Return what passes samples on, and the connections that it does so with."""
     unknown = sorted(settings.parents.keys() - facts.parents.keys())

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+import httpx
+
+from inference.rate_thresholds import check_threshold
 from inference.serving.node_part import is_part, read_facts
 from inference.serving.parent import Address
 from inference.serving.settings import ServeError, ServeSettings
@@ -20,6 +24,8 @@ class Request:
     listen: str = "127.0.0.1:8443"
     parent: tuple[str, ...] = ()
     """[NAME=]https://HOST:PORT; the name may be left out where there is one parent."""
+    alone: bool = False
+    """Whether the node is to do without its parents."""
     cert: Path | None = None
     key: Path | None = None
     ca: Path | None = None
@@ -42,11 +48,15 @@ def serve(request: Request) -> None:
     if not is_part(request.folder):
         from nestfl.serving_tree import serve_tree
 
-        serve_tree(request.folder, request.listen, request.half)
+        _check_tree(request)
+        serve_tree(request.folder, *_listen(request.listen), request.half)
         return
     settings = settings_of(request)
     if request.ray:
-        from inference.serving.ray_tier import serve_on_ray
+        try:
+            from inference.serving.ray_tier import serve_on_ray
+        except ImportError as error:
+            raise ServeError(f"--ray needs Ray Serve: pip install 'ray[serve]' ({error})") from None
 
         serve_on_ray(request.folder, settings, _replicas(request.replicas))
         return
@@ -63,16 +73,16 @@ def settings_of(request: Request) -> ServeSettings:
             "a node needs --cert, --key and --token-file (nestfl serve with the folder of all "
             "parts makes them, for this machine)"
         )
-    for option, value in (
-        ("--threshold", request.threshold),
-        ("--max-transfer", request.max_transfer),
-    ):
-        if value is not None and value < 0:
-            raise ServeError(f"{option} {value}: expected 0 or more")
+    if request.threshold is not None:
+        check_threshold(request.threshold)
+    most = request.max_transfer
+    if most is not None and not 0 <= most < math.inf:
+        raise ServeError(f"--max-transfer {most}: expected samples a second, 0 or more")
     host, port = _listen(request.listen)
     token = read_token(request.token_file)
     parent_token = read_token(request.parent_token_file) if request.parent_token_file else token
     parents = dict(_parent(text, list(facts.parents)) for text in request.parent)
+    _check_parents(request, list(facts.parents), parents)
     return ServeSettings(
         host=host,
         port=port,
@@ -111,13 +121,45 @@ def _listen(text: str) -> tuple[str, int]:
 
 
 def _parent(text: str, known: list[str]) -> tuple[str, str]:
-    name, _, url = text.partition("=https://")
-    if url:
-        return name, f"https://{url}"
-    if len(known) != 1:
+    name, named, rest = text.partition("=https://")
+    if not named and len(known) != 1:
         choices = ", ".join(known) or "none"
         raise ServeError(f"--parent {text!r}: expected NAME=https://HOST:PORT; parents: {choices}")
-    return known[0], text
+    name, url = (name, f"https://{rest}") if named else (known[0], text)
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL()
+    if parsed.scheme != "https" or not parsed.host:
+        raise ServeError(f"--parent {text!r}: expected https://HOST:PORT")
+    return name, url
+
+
+def _check_parents(request: Request, known: list[str], given: dict[str, str]) -> None:
+    """Raise if parents have no address: all that is passed on to them would be degraded."""
+    if request.alone and given:
+        raise ServeError("give one of --alone and --parent")
+    lacking = ", ".join(name for name in known if name not in given)
+    if lacking and not request.alone:
+        raise ServeError(
+            f"nothing says where {lacking} is: give --parent NAME=https://HOST:PORT for each "
+            "parent, or --alone to do without"
+        )
+
+
+def _check_tree(request: Request) -> None:
+    """Raise for options that are of one node."""
+    taken = ("folder", "listen", "half")
+    given = [
+        f"--{each.name.replace('_', '-')}"
+        for each in fields(request)
+        if each.name not in taken and getattr(request, each.name) != each.default
+    ]
+    if given:
+        raise ServeError(
+            f"{', '.join(given)} is for one node, and {request.folder} is no node's part: with the "
+            "folder of all parts give --listen and --half only"
+        )
 
 
 def _replicas(text: str) -> tuple[int, int]:

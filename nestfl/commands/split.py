@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from inference.rate_thresholds import check_threshold
 from inference.topology import Topology
 from nestfl.watching.passes import watched_on
-from server_app.splitting import SplitError, SplitNode, Splitter, chain
+from server_app.splitting import SplitError, SplitNode, Splitter, chain, check_new
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Request:
     threshold: float | None = None
 
     def __post_init__(self) -> None:
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise SplitError(f"--threshold {self.threshold}: expected 0 to 1")
+        if self.threshold is not None:
+            check_threshold(self.threshold)
         if self.forward is not None and self.exits is None:
             raise SplitError("--forward is for a chain of nodes: give its --exits, such as 1,2,4")
         if self.forward is not None and self.threshold is not None:
@@ -37,10 +38,14 @@ class Request:
 
 def split(request: Request) -> dict[str, SplitNode]:
     """Write the folders, and return what is in them."""
-    splitter = Splitter(request.run, request.best, watched_on(Console(stderr=True)))
+    check_new(request.output)  # before minutes of scoring
+    console = Console(stderr=True, soft_wrap=True)
+    splitter = Splitter(request.run, request.best, watched_on(console))
     topology = _topology(request, splitter)
     if request.threshold is None:
         thresholds = splitter.thresholds(topology)
+        for line in splitter.unreached(topology, thresholds):
+            console.print(line)
     else:
         thresholds = {
             node.name: request.threshold if node.parents else 0.0 for node in topology.nodes

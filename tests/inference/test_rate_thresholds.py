@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.rate_thresholds import NEVER, fit_node_thresholds
+from inference.rate_thresholds import NEVER, fit_node_thresholds, forwarded_shares
 from inference.topology import Node, Topology
 
 SCORES = torch.tensor(
@@ -62,6 +62,42 @@ def test_samples_come_to_a_parent_with_the_weights_of_the_children_that_pass_the
     assert found == pytest.approx({"much": 0.8, "little": 0.8, "top": 0.5, "last": 0.0})
 
 
+@pytest.mark.parametrize(
+    ("scores", "threshold", "reached"),
+    [
+        ([0.5] * 9 + [0.9], 0.9, 0.9),  # 90% are nearer to a half than none
+        ([0.5] + [0.9] * 9, 0.9, 0.1),  # and 10% nearer than all
+        ([1.0] * 10, 1.0, 0.0),  # all or none: as near, so that none go
+    ],
+)
+def test_samples_of_the_same_confidence_go_together(
+    scores: list[float], threshold: float, reached: float
+) -> None:
+    topology = pair(0.5)
+    sure = torch.tensor([scores, scores])
+    found = fit_node_thresholds(topology, sure)
+    assert found["a"] == pytest.approx(threshold)
+    assert forwarded_shares(topology, found, sure) == pytest.approx({"a": reached})
+
+
+def pair(share: float) -> Topology:
+    return Topology((Node("a", 1, ("b",), arrival=1.0, max_transfer=share), Node("b", 2)))
+
+
+@given(
+    share=st.floats(0.0, 1.0),
+    scores=st.lists(st.sampled_from([0.25, 0.5, 0.75, 1.0]), min_size=1, max_size=20),
+)
+def test_no_other_threshold_comes_nearer_to_the_rate(share: float, scores: list[float]) -> None:
+    sure = torch.tensor([scores, scores])
+    threshold = fit_node_thresholds(pair(share), sure)["a"]
+
+    def off(tried: float) -> float:
+        return abs(float((sure[0] < tried).double().mean()) - share)
+
+    assert off(threshold) <= min(map(off, (0.25, 0.5, 0.75, 1.0, NEVER))) + 1e-9
+
+
 @given(
     share=st.floats(0.0, 1.0),
     scores=st.lists(st.floats(0.125, 1.0, width=32), min_size=1, max_size=40, unique=True),
@@ -69,8 +105,7 @@ def test_samples_come_to_a_parent_with_the_weights_of_the_children_that_pass_the
 def test_as_many_go_on_as_the_rate_says_to_within_half_a_sample(
     share: float, scores: list[float]
 ) -> None:
-    nodes = (Node("a", 1, ("b",), arrival=1.0, max_transfer=share), Node("b", 2))
     sure = torch.tensor([scores, scores])
-    threshold = fit_node_thresholds(Topology(nodes), sure)["a"]
+    threshold = fit_node_thresholds(pair(share), sure)["a"]
     gone = int((sure[0] < threshold).sum())
     assert abs(gone - share * len(scores)) <= 0.5 + 1e-6

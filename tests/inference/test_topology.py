@@ -140,6 +140,7 @@ TREE = chain(4, 1).nodes
         (0, {"arrival": 0}, "no request reaches node 'device'"),
         (0, {"exit": 0}, "'device' has exit 0"),
         (1, {"name": "device"}, "two nodes have the name 'device'"),
+        *((0, {"name": name}, "a node has the name") for name in ("", "a/b", "..", "a\nb", "é")),
         (0, {"shares": (1, 2)}, "'device' has shares"),
         (0, {"shares": (float("nan"),)}, "'device' has shares"),
         (0, {"parents": ("edge", "edge")}, "'device' has a parent twice"),

@@ -83,6 +83,9 @@ def test_what_cannot_be_split_is_said_in_a_sentence(tree: Path, tmp_path: Path) 
         assert code == 2, arguments
         assert says in said
     assert not (tmp_path / "parts").exists()
+    code, said = split(tree, "--output", tmp_path)
+    assert code == 2
+    assert f"{tmp_path} exists" in said
 
 
 def test_a_folder_that_lacks_something_is_no_part(tree: Path, tmp_path: Path) -> None:
