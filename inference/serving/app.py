@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 
 from inference.serving.node import Node
 from inference.serving.refusal import (
+    BusyError,
     MalformedError,
     RefusedError,
     TooLargeError,
@@ -23,6 +24,8 @@ from inference.serving.wire import MEDIA_TYPE, TIME_LEFT
 
 PATIENCE = 20.0
 """Seconds in which a body has to come."""
+MOST_BODIES = 16
+"""Of the largest, whose bytes are held while they come; samples that wait are counted apart."""
 
 log = logging.getLogger("nestfl.serve")
 
@@ -36,6 +39,7 @@ def make_app(node: Node, token: str, close: Callable[[], Awaitable[None]] | None
         if close is not None:
             await close()
 
+    bodies = Bodies(MOST_BODIES * max(map(node.largest_body, node.facts.takes)))
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.post("/v1/predict")
@@ -61,7 +65,7 @@ def make_app(node: Node, token: str, close: Callable[[], Awaitable[None]] | None
     async def answered(request: Request, start: int) -> Response:
         check_token(request, token)
         left = time_left(request)
-        samples = node.read(await read_body(request, node.largest_body(start)), start)
+        samples = node.read(await bodies.read(request, node.largest_body(start)), start)
         return Response(await node.answer(samples, left), media_type=MEDIA_TYPE)
 
     @app.exception_handler(RefusedError)
@@ -102,20 +106,31 @@ def time_left(request: Request) -> float:
     return left
 
 
-async def read_body(request: Request, most: int) -> bytes:
-    """Return the body of a request; stop reading one that is too large, or that does not come."""
-    declared = request.headers.get("content-length")
-    if declared is not None and declared.isdigit() and int(declared) > most:
-        raise TooLargeError(f"a body of {declared} bytes: expected up to {most}")
-    body = bytearray()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > most:
-                    raise TooLargeError(f"a body of over {most} bytes: expected up to {most}")
-    except TimeoutError:
-        raise TooSlowError(f"the body did not come within {PATIENCE:g} seconds") from None
-    if not body:
-        raise MalformedError("an empty body: expected tensors as safetensors")
-    return bytes(body)
+class Bodies:
+    """The bodies that are being read: up to `most` bytes of all of them together."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.held = most, 0
+
+    async def read(self, request: Request, most: int) -> bytes:
+        """Return a request's body; stop reading one that is too large, or that does not come."""
+        declared = request.headers.get("content-length")
+        if declared is not None and declared.isdigit() and int(declared) > most:
+            raise TooLargeError(f"a body of {declared} bytes: expected up to {most}")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                async for chunk in request.stream():
+                    body += chunk
+                    self.held += len(chunk)
+                    if len(body) > most:
+                        raise TooLargeError(f"a body of over {most} bytes: expected up to {most}")
+                    if self.held > self.most:
+                        raise BusyError("too many bodies are being read", retry_after=1)
+        except TimeoutError:
+            raise TooSlowError(f"the body did not come within {PATIENCE:g} seconds") from None
+        finally:
+            self.held -= len(body)
+        if not body:
+            raise MalformedError("an empty body: expected tensors as safetensors")
+        return bytes(body)

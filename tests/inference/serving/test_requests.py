@@ -136,6 +136,37 @@ def test_a_body_that_does_not_come_is_not_waited_for(
     assert asyncio.run(streamed(parts, slow())) == 408
 
 
+def test_more_bytes_at_once_than_a_node_holds_are_refused(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "MOST_BODIES", 0)
+
+    async def asked() -> None:
+        node = node_of(parts, "device")
+        async with client_of(app_of(node)) as client:
+            for _ in range(2):
+                response = await client.post("/v1/predict", content=GOOD, headers=BEARER)
+                assert response.status_code == 429
+                assert response.headers["Retry-After"] == "1"
+
+    asyncio.run(asked())
+
+
+def test_bytes_that_have_been_read_are_held_no_longer(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "MOST_BODIES", 1)
+
+    async def asked() -> None:
+        async with client_of(app_of(node_of(parts, "device"))) as client:
+            large = pack((torch.zeros(64, 1, 8, 8, dtype=torch.uint8),))
+            for _ in range(20):  # of 4 KiB, where 68 are held
+                response = await client.post("/v1/predict", content=large, headers=BEARER)
+                assert response.status_code == 200
+
+    asyncio.run(asked())
+
+
 def test_an_empty_body_is_no_request(parts: Parts) -> None:
     response = post(parts, b"")
     assert (response.status_code, error_of(response)) == (
