@@ -289,7 +289,7 @@ def listens(tree: Tree, name: str) -> bool:
 
 @contextmanager
 def slow_request(tree: Tree, data: ImageData) -> Iterator[Callable[[], bytes]]:
-    """A request whose head the node has read; what is given sends the body, and returns what it says.
+    """A request whose head the node has read; what is given sends the body, and returns the answer.
 
     The node says that it has read the head by asking for the rest (Expect: 100-continue).
     """
