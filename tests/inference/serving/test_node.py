@@ -210,8 +210,8 @@ def test_a_parent_that_is_well_is_not_down_for_a_grandparent_that_hangs(
 ) -> None:
     above = Switch(node_of(parts, "cloud"))
     above.hangs = True
-    edge = node_of(parts, "edge", {"cloud": above}, threshold=2.0, patience=30.0)
-    device = node_of(parts, "device", {"edge": app_of(edge)}, threshold=2.0, patience=2.0)
+    edge = node_of(parts, "edge", {"cloud": above}, threshold=2.0, patience=60.0)
+    device = node_of(parts, "device", {"edge": app_of(edge)}, threshold=2.0, patience=8.0)
     answers = done(device.answer_samples(samples(images[:3])))
     assert answers.nodes == ("edge",) * 3
     assert answers.flags.tolist() == [DEGRADED] * 3
