@@ -292,7 +292,8 @@ def test_docstrings_are_real_texts_of_four_libraries() -> None:
 
 @pytest.mark.parametrize("kind", PARTITION_KINDS)
 def test_texts_of_all_clients_are_the_training_set(kind: PartitionKind) -> None:
-    spec = DatasetSpec("docstrings", partition=kind, clients=6, seed=3)
+    shares = (1,) * 6 if kind == "shares" else None
+    spec = DatasetSpec("docstrings", partition=kind, clients=6, seed=3, shares=shares)
     clients = [data.client_data(spec, client) for client in range(spec.clients)]
     parts = [part for c in clients for part in (c.train, c.validation, c.test)]
     train, test = data.load_texts(spec)

@@ -108,7 +108,7 @@ def test_every_file_can_be_chosen_or_is_part_of_another() -> None:
         *("dataset=_language", "model=_transformer"),
         *("strategy=_shared", "strategy=_choosing", "fleet=_shared"),
         *("experiment=_bench", "experiment=_bench_photos", "experiment=_scalefl_cifar"),
-        "experiment=_fedfa",
+        *("experiment=_fedfa", "experiment=_cis", "experiment=_cis_cifar100"),
         *("experiment=_scalefl_imagenet", "experiment=_scalefl_text", "experiment=_nefl"),
     }
     nested = list(CONF.glob("*/*/*.yaml"))
@@ -199,10 +199,14 @@ MODELS = ", ".join(choices("model"))
             f"unknown strategy 'foo'; choose from {STRATEGIES}",
         ),
         ("strategy=", f"unknown strategy ''; choose from {STRATEGIES}"),
-        ("fleet=tiny", "unknown fleet 'tiny'; choose from even, five, large, small, three"),
+        (
+            "fleet=tiny",
+            "unknown fleet 'tiny'; choose from cis_17, cis_7, cis_7_biased, cis_7_highly_biased, "
+            "cis_figure2, cis_graph, even, five, large, small, three",
+        ),
         (
             "train=[a]",
-            "unknown train '[a]'; choose from bert, default, paper_cifar, paper_nefl, "
+            "unknown train '[a]'; choose from bert, default, paper_cifar, paper_cis, paper_nefl, "
             "paper_nefl_pretrained",
         ),
         (

@@ -140,6 +140,7 @@ def test_a_run_without_attackers_is_as_before_bit_for_bit(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_can_be_attacked(name: str, tmp_path: Path) -> None:
     attack = f"{SHUFFLED} fleet.attack.share=0.5 fleet.attack.strength=20"
+    attack += " fleet=cis_figure2" if name == "serving_rate" else ""  # which has four nodes
     strategy, lines = federate_in(tmp_path)(
         f"strategy={name} rounds=1 model=resnet20 model.norm=bn-running name=attacked {attack}"
     )

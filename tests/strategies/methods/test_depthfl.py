@@ -169,7 +169,7 @@ def test_networks_that_leave_it_open_have_the_paper_s_heads(overrides: str, head
     [
         (
             "strategy.ratios=null strategy.widths=[0.5,1]",
-            "strategy: widths are [0.5, 1.0]: expected null, since DepthFL's levels differ in "
+            "strategy: widths are [0.5, 1.0]: expected null, since the levels of depthfl differ in "
             "depth alone; give ratios, or splits of width 1",
         ),
         (
