@@ -95,9 +95,9 @@ def test_clients_have_their_shares_in_the_order_of_their_numbers() -> None:
 
 def test_the_highly_biased_layers_hold_what_the_paper_says() -> None:
     shares = (0.85, 0.85, 0.85, 0.85, 9.95, 9.95, 76.7)
-    spec = DatasetSpec(partition="shares", clients=7, shares=shares, max_train=1000)
-    sizes = [len(part) for part in data.partition(spec, np.repeat(np.arange(10), 100))]
-    assert (sum(sizes[:4]), sum(sizes[4:6]), sizes[6]) == (34, 199, 767)
+    spec = DatasetSpec(partition="shares", clients=7, shares=shares, max_train=4000)
+    sizes = [len(part) for part in data.partition(spec, np.repeat(np.arange(10), 400))]
+    assert (sum(sizes[:4]), sum(sizes[4:6]), sizes[6]) == (136, 796, 3068)
 
 
 @pytest.mark.parametrize("shares", [None, (1, 2), (1, 2, 0), (1, 2, float("inf"))])
