@@ -382,8 +382,8 @@ def split(**request: Any) -> None:
     epilog="""\b
     Examples:
       nestfl serve parts
-      nestfl serve parts/device --listen 0.0.0.0:8443 --parent https://edge.example:8443 \\
-          --cert node.pem --key node.key --ca ca.pem --token-file token"""
+      nestfl serve parts/cloud --cert node.pem --key node.key --token-file token
+      nestfl serve parts/device --parent https://edge.example:8443 --ca ca.pem ..."""
 )
 @click.argument(
     "folder", type=FILE, help="A node's part; or the folder of all, to try them on this machine."
