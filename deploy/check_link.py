@@ -1,4 +1,4 @@
-"""Says in one line what is in the way of a TLS connection to the SuperLink.
+"""Says in one line what is in the way to the SuperLink, over TLS and by the proxy before it.
 
     python3 check_link.py HOST PORT CA_CERTIFICATE
 
@@ -6,6 +6,7 @@ Ends with 0 where nothing is, 1 where nothing answers yet, 2 where something is 
 Flower itself would try again for ever in either case, and not say why.
 """
 
+import http.client
 import socket
 import ssl
 import sys
@@ -13,6 +14,7 @@ from urllib.request import getproxies, proxy_bypass
 
 NOT_YET, WRONG = 1, 2
 SECONDS = 10
+NO_CERTIFICATE, NOBODY_BEHIND = 400, (502, 503, 504)  # what nginx answers
 OTHER_NAME, EXPIRED = (62, 64), (9, 10)  # OpenSSL's codes: names and addresses; not yet, no more
 
 
@@ -28,7 +30,7 @@ def complaint(host: str, port: int, authority: str) -> tuple[int, str]:
     try:
         with socket.create_connection((host, port), SECONDS) as link:
             try:
-                tls.wrap_socket(link, server_hostname=host).close()
+                return _of_answer(tls.wrap_socket(link, server_hostname=host), where)
             except ssl.SSLCertVerificationError as error:
                 return WRONG, f"the SuperLink at {where} {_of_certificate(error, host, authority)}"
             except (ssl.SSLError, OSError):
@@ -38,6 +40,20 @@ def complaint(host: str, port: int, authority: str) -> tuple[int, str]:
                 )
     except OSError as error:
         return NOT_YET, f"no SuperLink answers at {where} ({error.strerror or error})"
+
+
+def _of_answer(link: ssl.SSLSocket, where: str) -> tuple[int, str]:
+    """Ask as a node does, but for nothing: any answer of the SuperLink's is a good one."""
+    with link:
+        request = f"POST /v1/fleet/get-run HTTP/1.1\r\nHost: {where}\r\nContent-Length: 0\r\n\r\n"
+        link.sendall(request.encode())
+        answer = http.client.HTTPResponse(link)
+        try:
+            answer.begin()
+        except http.client.HTTPException:
+            return WRONG, f"what listens at {where} is no SuperLink"
+    if answer.status in NOBODY_BEHIND:
+        return NOT_YET, f"the proxy at {where} answers, but no SuperLink behind it"
     return 0, ""
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Lets SuperNodes in, by their public keys. Once a node: the SuperLink keeps them in its database.
-# Keys that are in it already are passed over.
+# Keys that are in it already are passed over. On the server, as the SuperLink's user.
 #
 #   deploy/register.sh [PUBLIC_KEY...]     default: all of $STATE/nodes
 set -euo pipefail
@@ -10,7 +10,7 @@ name_link
 keys=("$@")
 (($#)) || keys=("$STATE"/nodes/*.pub)
 [[ -e ${keys[0]} ]] || die "no ${keys[0]}: run deploy/keys.sh first"
-told=$(check_link) || die "$told"
+told=$(check_control) || die "$told"
 
 failed=
 for key in "${keys[@]}"; do

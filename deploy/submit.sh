@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Submits a run and shows its log; fails if the run does. Ctrl-C leaves the run going.
+# Submits a run and shows its log; fails if the run does. Ctrl-C leaves the run going. On the server,
+# as the SuperLink's user: nobody else is answered.
 #
 #   deploy/submit.sh [OVERRIDE...]
 #   deploy/submit.sh strategy=heterofl fleet.clients=3 clients_per_round=3 rounds=10 deadline=120
@@ -7,11 +8,13 @@ set -euo pipefail
 source "$(dirname "$0")/settings.sh"
 name_link
 field() { python3 -c "import json, sys; print(json.load(sys.stdin)$1)"; }
-told=$(check_link) || die "$told"
+told=$(check_control) || die "$told"
 
-cd "$APP"
-run=$(flwr run . nestfl --format json --run-config "hydra=\"$*\"" | field '["run-id"]')
-echo "run $run"
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+code=$(nestfl fingerprint "$APP" --copy "$copy/nestfl")
+run=$(flwr run "$copy/nestfl" nestfl --format json --run-config "hydra=\"$*\"" | field '["run-id"]')
+echo "run $run of the code $code"
 flwr log "$run" nestfl --stream
 status=$(flwr ls nestfl --run-id "$run" --format json | field '["runs"][0]["status"]')
 echo "run $run: $status"

@@ -5,6 +5,7 @@
 #   deploy/supernode.sh NODE 'budget=0.5 data="/data/photos"'
 #   deploy/supernode.sh NODE 'data="/data/photos"'             the budget is measured
 #
+# It runs the code of this checkout and no other, unless code="FINGERPRINT ..." or code="any" says so.
 # NODE_PORT (9094) is for its own processes, on loopback; on one machine each node needs another.
 # For a minute after a crash the SuperLink takes the node for online and refuses it, so a refusal is
 # final only after PATIENCE seconds (120).
@@ -13,6 +14,8 @@ source "$(dirname "$0")/settings.sh"
 (($# == 2)) || die "usage: deploy/supernode.sh NODE 'key=value ...'"
 node=$1 config=$2
 [[ -f $STATE/nodes/$node ]] || die "no $STATE/nodes/$node: run deploy/keys.sh $node first"
+certificate=()  # for a proxy that asks for one
+[[ ! -f $STATE/nodes/$node.crt ]] || certificate=(--client-certificate "$STATE/nodes/$node.crt")
 
 child= stopped=
 trap 'stopped=1; [[ -z $child ]] || kill -TERM "$child" 2> /dev/null' TERM INT
@@ -47,7 +50,8 @@ well=$SECONDS  # when it last ran
 while true; do
   reach_link
   began=$SECONDS
-  flower-supernode --superlink "$LINK_HOST:$LINK_PORT" --root-certificates "$STATE/ca.crt" \
+  nestfl-supernode "${certificate[@]}" \
+    --superlink "$LINK_HOST:$LINK_PORT" --root-certificates "$STATE/ca.crt" \
     --auth-supernode-private-key "$STATE/nodes/$node" \
     --port "${NODE_PORT:-9094}" --node-config "$config" &
   child=$!

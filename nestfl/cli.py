@@ -456,6 +456,37 @@ def serve(**request: Any) -> None:
         _refuse("serve", error)
 
 
+@app.command(
+    epilog="""\b
+    Examples:
+      nestfl fingerprint
+      nestfl fingerprint ../nestfl-1.2
+      nestfl fingerprint nestfl.nestfl.0-1-0.95e48e9f.fab
+      nestfl fingerprint --copy app"""
+)
+@click.argument("code", required=False, type=FILE)
+@click.option(
+    "--copy",
+    metavar="FOLDER",
+    type=FILE,
+    help="Copy the checkout's app, and nothing else, there: `flwr run FOLDER` submits it faster.",
+)
+def fingerprint(code: Path | None, copy: Path | None) -> None:
+    """Print what tells a checkout's code (or a bundle's) from all other: devices can pin it.
+
+    CODE is a checkout, or a bundle that `flwr build` made; this checkout if not given.
+    """
+    from nestfl.bundle import CHECKOUT, copy_app
+    from nestfl.guarded.pinned_code import fingerprint_of
+
+    try:
+        if copy is not None:
+            copy_app(code or CHECKOUT, copy)
+        click.echo(fingerprint_of(code or CHECKOUT))
+    except (ValueError, OSError) as error:
+        _refuse("fingerprint", error)
+
+
 def _refuse(command: str, error: Exception) -> NoReturn:
     click.echo(f"nestfl {command}: {error}", err=True)
     raise SystemExit(2)

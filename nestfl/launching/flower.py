@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,12 +17,15 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
+from nestfl.bundle import BundleError, app_files, copy_app
 from nestfl.launching.process_group import ProcessGroup
 from protocol.environment import MEMORY
 from server_app.record.files import MEMORY_FOLDER
 
 STARTUP_SECONDS = 120.0
 CONNECTION = "nestfl"
+SUPERLINK = [sys.executable, "-P", "-m", "nestfl.guarded.superlink"]
+"""Flower's, which without a guard would run what any user of this machine submits."""
 
 
 class LaunchError(RuntimeError):
@@ -54,10 +56,9 @@ class Simulation:
 def check_app(app_dir: Path) -> None:
     """Raise a `LaunchError` where there is no Flower app."""
     try:
-        settings = tomllib.loads((app_dir / "pyproject.toml").read_text())
-        settings["tool"]["flwr"]["app"]["components"]
-    except (OSError, KeyError, tomllib.TOMLDecodeError):
-        raise LaunchError(f"no Flower app in {app_dir}: run nestfl from its checkout") from None
+        app_files(app_dir)
+    except BundleError as error:
+        raise LaunchError(f"{error}; run nestfl from its checkout") from None
 
 
 # `flwr run` alone would find, or leave behind, a SuperLink for all: a stranger's working directory,
@@ -77,7 +78,6 @@ def flower_run(
 
     While Flower starts, `check` may raise to give it up.
     """
-    app_dir = app_dir.absolute()
     with (
         _temporary_directory() as home,  # not in the checkout, which may be another user's
         _temporary_directory("/tmp") as ray,  # a short path: Ray's sockets are below it
@@ -86,6 +86,7 @@ def flower_run(
     ):
         port = _free_port()
         _start_superlink(group, port, Path(home), check)
+        copy_app(app_dir, Path(home, "app"))  # Flower would look through all of a checkout
         _write_toml(Path(home, "run.toml"), run_config)
         Path(home, "config.toml").write_text(
             f'[superlink]\ndefault = "{CONNECTION}"\n\n'
@@ -94,7 +95,7 @@ def flower_run(
         options = ["--run-config", f"{home}/run.toml"]
         options += ["--federation-config", simulation.federation_config()]
         yield group.start(
-            [_script("flwr"), "run", str(app_dir), CONNECTION, "--stream", *options], output
+            [_script("flwr"), "run", f"{home}/app", CONNECTION, "--stream", *options], output
         )
 
 
@@ -108,7 +109,7 @@ def _start_superlink(group: ProcessGroup, port: int, home: Path, check: Callable
     serve = ["--simulation", "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)]
     work = ["--runtime-api-address", address, "--parent-pid", str(os.getpid())]
     with (home / "superlink.log").open("wb") as output:
-        superlink = group.start([_script("flower-superlink"), "--insecure", *serve], output)
+        superlink = group.start([*SUPERLINK, "--insecure", *serve], output)
         group.start([_script("flower-superexec"), "--insecure", *work], output)
     deadline = time.monotonic() + STARTUP_SECONDS
     while not _answers(address) or superlink.poll() is not None:

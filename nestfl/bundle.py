@@ -1,0 +1,37 @@
+"""The files of the app that a run sends to its clients: those that pyproject.toml names.
+
+Flower looks through a whole checkout for them, a virtualenv's 70,000 files included.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+SETTINGS = ("pyproject.toml", ".gitignore")
+
+
+class BundleError(ValueError):
+    """There is no app in that place."""
+
+
+def app_files(checkout: Path) -> dict[str, Path]:
+    """Return the files of the app by their names in it, and what Flower chooses them by."""
+    try:
+        settings = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
+        patterns = settings["tool"]["flwr"]["app"]["fab-include"]
+    except (OSError, KeyError, tomllib.TOMLDecodeError):
+        raise BundleError(f"no Flower app in {checkout}: expected a checkout of nestfl") from None
+    files = {file for pattern in patterns for file in checkout.glob(pattern)}
+    files |= {checkout / name for name in SETTINGS if (checkout / name).is_file()}
+    found = {file.relative_to(checkout).as_posix(): file for file in files if not file.is_symlink()}
+    return dict(sorted(found.items()))
+
+
+def copy_app(checkout: Path, folder: Path) -> None:
+    """Copy the app to a folder, which `flwr run` takes as it takes the checkout."""
+    for name, file in app_files(checkout).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, folder / name)

@@ -1,0 +1,98 @@
+"""`flwr-clientapp`, that runs the code which this device allows and no other.
+
+    python -m nestfl.guarded.client_app ADDRESS PARENT OWN_CODE < TOKEN
+
+Flower unpacks and imports whatever bundle a run brings. Here its fingerprint is looked at first: a
+bundle that is not allowed is never written to disk, and the server is told why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.cli.install import install_from_fab
+from flwr.common.config import get_project_dir
+from flwr.common.constant import APP_DIR
+from flwr.supercore.utils import get_flwr_home
+from flwr.supernode.runtime import run_clientapp
+
+from nestfl.guarded.flower import replace
+from nestfl.guarded.pinned_code import CodeError, allowed_code, check_code
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+    from flwr.supercore.fab import Fab
+    from flwr.supercore.run import Run
+
+DEVICE = "NESTFL_DEVICE"
+"""Tells the run's code that it is on a real device (protocol/environment.py has its name, too)."""
+
+
+@dataclass
+class Gate:
+    """Stands between the task that a SuperNode has for this process and the task's code."""
+
+    own: str
+    """The fingerprint of this device's checkout."""
+    task: tuple[Message, Context, Run, Fab] | None = None
+
+    def close(self) -> None:
+        """Make Flower ask this gate before it installs anything."""
+        self.pull_from_flower = run_clientapp.pull_task_input
+        replace(run_clientapp, "pull_task_input", self.pull)
+        replace(run_clientapp, "install_from_fab", self.install)
+
+    def pull(self, client: Any) -> tuple[Message, Context, Run, Fab]:
+        """Remember what the task is."""
+        self.task = self.pull_from_flower(client)
+        return self.task
+
+    def install(self, bundle: bytes, skip_prompt: bool = False) -> Path:
+        """Install a bundle, if it is allowed, where nothing else is."""
+        assert self.task is not None
+        _, context, run, fab = self.task
+        said = context.node_config.get("code")
+        check_code(bundle, allowed_code(None if said is None else str(said), self.own))
+        os.environ["FLWR_HOME"] = str(installed(bundle, get_flwr_home() / "bundles"))
+        (folder,) = (get_flwr_home() / APP_DIR).iterdir()
+        asked = get_project_dir(run.fab_id, run.fab_version, fab.hash_str)
+        if asked != folder:  # Flower would import what the server names, not what was checked
+            raise CodeError(f"the run names {asked.name!r}, but brings {folder.name!r}")
+        return folder
+
+
+def installed(bundle: bytes, folder: Path) -> Path:
+    """Return where a bundle is installed, below a folder: alone and whole, or not at all."""
+    home = folder / hashlib.sha256(bundle).hexdigest()
+    if not home.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(dir=folder))
+        try:
+            install_from_fab(bundle, unfinished, skip_prompt=True)
+            unfinished.rename(home)
+        except OSError:
+            if not home.exists():  # else another node of this machine was faster
+                raise
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return home
+
+
+def main() -> None:
+    """Do one task."""
+    address, parent, own = sys.argv[1:]
+    token = sys.stdin.readline().strip()
+    os.environ[DEVICE] = "1"
+    Gate(own).close()
+    run_clientapp.run_clientapp(address, token, insecure=True, parent_pid=int(parent))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""A server on loopback that answers to its own user alone.
+
+Flower's SuperLink and SuperNodes ask nobody who they are: whoever reaches their port on this
+machine may submit runs, stop them, and take their tasks. Linux knows whose each connection is.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from warnings import warn
+
+import uvicorn
+
+CONNECTIONS = Path("/proc/net/tcp")
+ESTABLISHED = "01"
+"""The only state whose owner is told: that of a connection which its process has closed is 0."""
+FLEET = "/v1/fleet/"
+REFUSAL = b"this port answers only to the user who started it\n"
+
+Address = tuple[str, int]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def guard_servers(proxy_user: int | None = None) -> None:
+    """Make every server that this process starts answer to its own user alone.
+
+    The user of a proxy in front of it, where that is another one, reaches the Fleet API.
+    """
+    if not CONNECTIONS.exists():
+        text = "only Linux tells whose a connection is: all users of this machine reach its ports"
+        warn(text, stacklevel=2)
+        return
+    start = uvicorn.Config.__init__
+
+    @wraps(start)
+    def guarded(self: uvicorn.Config, app: Any, *arguments: Any, **options: Any) -> None:
+        # Else a header of the request could say whose connection it is.
+        options["proxy_headers"] = False
+        start(self, OwnUserOnly(app, proxy_user), *arguments, **options)
+
+    uvicorn.Config.__init__ = guarded  # type: ignore[method-assign]
+
+
+class OwnUserOnly:
+    """An application that refuses the requests of other users before it reads them."""
+
+    def __init__(self, application: Application, proxy_user: int | None = None) -> None:
+        self.application = application
+        self.proxy_user = proxy_user
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or self._may_ask(scope):
+            await self.application(scope, receive, send)
+        elif scope["type"] == "http":
+            headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+            await send({"type": "http.response.start", "status": 403, "headers": headers})
+            await send({"type": "http.response.body", "body": REFUSAL})
+        else:
+            await send({"type": "websocket.close"})
+
+    def _may_ask(self, scope: Scope) -> bool:
+        if not scope["client"] or not scope["server"]:
+            return False
+        user = owner(tuple(scope["client"]), tuple(scope["server"]))
+        if user is None or user == os.getuid():
+            return user is not None
+        return user == self.proxy_user and scope["path"].startswith(FLEET)
+
+
+def owner(client: Address, server: Address) -> int | None:
+    """Return the user whose connection to a server of this machine it is; None if nobody's."""
+    ends = [_written(client), _written(server)]
+    for line in CONNECTIONS.read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1:4] == [*ends, ESTABLISHED]:
+            return int(fields[7])
+    return None
+
+
+def _written(address: Address) -> str:
+    """Return an address as the kernel writes it: a number in this machine's order of bytes."""
+    host, port = address
+    try:
+        number = int.from_bytes(socket.inet_aton(host), sys.byteorder)
+    except OSError:
+        return ""  # not of this family, so nobody's here
+    return f"{number:08X}:{port:04X}"

@@ -1,0 +1,78 @@
+"""Which code a device is willing to run: fingerprints of bundles (FABs), and of this checkout."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Collection
+from io import BytesIO
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+from nestfl.bundle import app_files
+
+MANIFEST = ".info/CONTENT"
+"""Flower's own list of a bundle's files, which says nothing that they do not."""
+LARGEST = 64 * 2**20
+"""The most bytes that the files of a bundle may have together."""
+ANY = "any"
+
+
+class CodeError(ValueError):
+    """Code that this device does not run, or fingerprints that are none."""
+
+
+def fingerprint(bundle: bytes) -> str:
+    """Return what tells a bundle's files from all others, however they were compressed."""
+    try:
+        with ZipFile(BytesIO(bundle)) as archive:
+            files = [file for file in archive.infolist() if file.filename != MANIFEST]
+            size = sum(file.file_size for file in files)
+            if size > LARGEST:
+                raise CodeError(f"the run's bundle holds {size} bytes: expected at most {LARGEST}")
+            hashes = [hashlib.sha256(archive.read(file)).hexdigest() for file in files]
+    except (BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError) as error:
+        raise CodeError(f"the run's bundle cannot be read ({error})") from None
+    contents = sorted(zip((file.filename for file in files), hashes, strict=True))
+    return hashlib.sha256(json.dumps(contents).encode()).hexdigest()
+
+
+def fingerprint_of(code: Path) -> str:
+    """Return the fingerprint of a bundle's file, or of what a run of a checkout sends."""
+    from flwr.cli.build import build_fab_from_files
+
+    if code.is_file():
+        return fingerprint(code.read_bytes())
+    return fingerprint(build_fab_from_files(app_files(code))[0])
+
+
+def allowed_code(said: str | None, own: str) -> frozenset[str] | None:
+    """Return the fingerprints that a node config names, this checkout's by default; None is any."""
+    if said is None:
+        return frozenset([own])
+    if said == ANY:
+        return None
+    named = said.replace(",", " ").split()
+    wrong = [name for name in named if not re.fullmatch("[0-9a-f]{64}", name)]
+    if wrong or not named:
+        raise CodeError(
+            f"code is {said!r}: expected fingerprints of 64 hexadecimal digits, as `nestfl "
+            f"fingerprint` prints them, or {ANY!r}"
+        )
+    return frozenset(named)
+
+
+def check_code(bundle: bytes, allowed: Collection[str] | None) -> None:
+    """Raise unless a bundle is one of those that are allowed."""
+    if allowed is None:
+        return
+    found = fingerprint(bundle)
+    if found not in allowed:
+        known = ", ".join(sorted(name[:12] for name in allowed))
+        raise CodeError(
+            f"this device does not run the code {found[:12]} that was sent, but only {known}: "
+            "bring its checkout to the server's version, or name the code in its node config "
+            f'(code="{found}")'
+        )

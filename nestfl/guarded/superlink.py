@@ -1,0 +1,30 @@
+"""`flower-superlink`, that answers to its own user alone.
+
+PROXY_USER=www-data nestfl-superlink ARGUMENTS
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+
+from flwr.superlink.cli.flower_superlink import flower_superlink
+
+from nestfl.guarded.own_user import guard_servers
+
+PROXY_USER = "PROXY_USER"
+
+
+def main() -> None:
+    """Serve until it is stopped."""
+    name = os.environ.get(PROXY_USER)
+    try:
+        guard_servers(pwd.getpwnam(name).pw_uid if name else None)
+    except KeyError:
+        sys.exit(f"{PROXY_USER} is {name!r}: expected a user of this machine")
+    flower_superlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""`flower-supernode`, that answers to its own user alone and runs the code which it allows.
+
+    nestfl-supernode [--client-certificate FILE] ARGUMENTS
+
+The certificate is for a proxy that asks for one; its key is the one the SuperNode signs with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import ssl
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import httpx
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_ssh_private_key,
+)
+from flwr.common.config import parse_config_args
+from flwr.supernode.cli.flower_supernode import flower_supernode
+
+from nestfl.bundle import CHECKOUT, BundleError
+from nestfl.guarded.flower import replace
+from nestfl.guarded.own_user import guard_servers
+from nestfl.guarded.pinned_code import CodeError, allowed_code, fingerprint_of
+
+LAUNCHER = [sys.executable, "-P", "-m", "nestfl.guarded.launcher"]
+SECRET_BYTES = 32
+
+
+def main() -> None:
+    """Serve until it is stopped."""
+    ours, flowers = options()
+    own = checked_code(ours.node_config)
+    guard_servers()
+    if ours.client_certificate is not None:
+        present(ours.client_certificate, ours.auth_supernode_private_key, ours.root_certificates)
+    secret = secrets.token_bytes(SECRET_BYTES)
+    command = [*LAUNCHER, f"127.0.0.1:{ours.port}", str(os.getpid()), own]
+    launcher = subprocess.Popen(command, stdin=subprocess.PIPE)
+    assert launcher.stdin is not None
+    with launcher.stdin as to_launcher:
+        to_launcher.write(secret)
+    process = ["--isolation", "process", "--superexec-auth-secret-file", readable_once(secret)]
+    sys.argv[1:] = [*flowers, *process]
+    flower_supernode()
+
+
+def options() -> tuple[argparse.Namespace, list[str]]:
+    """Return what this needs to know of its arguments, and those that are Flower's."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--client-certificate", type=Path)
+    ours, flowers = parser.parse_known_args()
+    for name, default in (("node-config", ""), ("port", "9094")):
+        parser.add_argument(f"--{name}", default=default)
+    for name in ("auth-supernode-private-key", "root-certificates"):
+        parser.add_argument(f"--{name}", type=Path)
+    parser.parse_known_args(flowers, ours)
+    return ours, flowers
+
+
+def checked_code(node_config: str) -> str:
+    """Return this checkout's fingerprint. What the node config allows is looked at now, not later.
+
+    Without a checkout there is none, and the node config has to say what runs here.
+    """
+    said = parse_config_args([node_config] if node_config else None).get("code")
+    try:
+        own = fingerprint_of(CHECKOUT) if said is None else ""
+        allowed = allowed_code(None if said is None else str(said), own)
+    except (BundleError, CodeError) as error:
+        sys.exit(str(error))
+    names = "any code" if allowed is None else ", ".join(sorted(allowed))
+    print(f"this device runs {names}", flush=True)
+    return own
+
+
+def present(certificate: Path, key: Path, authority: Path) -> None:
+    """Show a certificate to whoever asks for one when this process connects to it.
+
+    Its key is the SuperNode's own, which is in a format of SSH's that TLS does not read.
+    """
+    tls = ssl.create_default_context(cafile=authority)
+    private = load_ssh_private_key(key.read_bytes(), None)
+    plain = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    with tempfile.NamedTemporaryFile() as file:  # its owner's alone
+        file.write(plain)
+        file.flush()
+        tls.load_cert_chain(certificate, file.name)
+    client = httpx.Client
+    replace(httpx, "Client", lambda **options: client(**(options | {"verify": tls})))
+
+
+def readable_once(secret: bytes) -> str:
+    """Return the path of a file that is on no disk and that only this process can read."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as pipe:
+        pipe.write(secret)
+    return f"/dev/fd/{reading}"
