@@ -1,11 +1,16 @@
-"""A deployment on this machine: a SuperLink over TLS and SuperNodes, by the scripts of deploy/."""
+"""A deployment on this machine: a SuperLink over TLS and SuperNodes, by the scripts of deploy/.
+
+The nodes come in by the proxy, where there is nginx.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 from benchmarks.faults.case import Case
@@ -26,7 +31,10 @@ class Fleet:
 
     def __init__(self, case: Case) -> None:
         self.case, self.folder = case, case.folder
-        self.port = free_port()
+        self.control_port = free_port()
+        self.nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") is not None
+        self.port = free_port() if self.nginx else self.control_port
+        self.proxy: Process | None = None
         self.nodes: dict[str, Process] = {}
         self.env = {
             "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
@@ -34,6 +42,7 @@ class Fleet:
             "FLWR_HOME": str(self.folder / "state" / "flwr"),
             "NESTFL_CACHE": str(case.shared / "cache"),
             "LINK_PORT": str(self.port),
+            "CONTROL_PORT": str(self.control_port),
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
             "OMP_NUM_THREADS": "1",
             "PATIENCE": "0",
@@ -68,7 +77,10 @@ class Fleet:
 
     def start_link(self) -> None:
         self.link = self.start("superlink", "superlink.sh")
-        wait_until(lambda: listens(self.port), "the SuperLink", 60)
+        if self.nginx and self.proxy is None:
+            self.proxy = self.start("proxy", "proxy.sh")
+        for port in (self.control_port, self.port):
+            wait_until(partial(listens, port), "the SuperLink", 60)
 
     def start_node(
         self, name: str, partition: int, budget: float | None = None, **env: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import http.server
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -13,54 +14,25 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    load_pem_private_key,
+    load_ssh_public_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+from tests.support.deploy_scripts import DEPLOY, Scripts
 
-
-class Scripts:
-    """Runs the scripts in a folder of their own."""
-
-    def __init__(self, state: Path) -> None:
-        self.state = state
-        own = {"STATE": str(state), "LINK_HOST": "127.0.0.1", "NO_PROXY": "*"}
-        python = str(Path(sys.executable).parent)
-        self.environment = os.environ | own | {"PATH": f"{python}:{os.environ['PATH']}"}
-        self.started: list[subprocess.Popen[str]] = []
-
-    def start(self, script: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [DEPLOY / script, *arguments],
-            env=self.environment | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self.started.append(process)
-        return process
-
-    def stop(self) -> None:
-        """End what a failed test has left, and all that it started."""
-        for process in self.started:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-    def run(self, script: str, *arguments: str, **environment: str) -> tuple[int, str]:
-        """The exit code, and what was said, where it went wrong only what was wrong."""
-        process = self.start(script, *arguments, **environment)
-        out, err = process.communicate(timeout=60)
-        return process.returncode, err if process.returncode else out
-
-    def files(self) -> dict[str, bytes]:
-        return {file.name: file.read_bytes() for file in self.state.iterdir() if file.is_file()}
+needs_nginx = pytest.mark.skipif(
+    shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") is None,
+    reason="there is no nginx on this machine",
+)
 
 
 @pytest.fixture
@@ -147,15 +119,68 @@ def test_private_keys_and_their_folders_are_their_owners_alone(certified: Script
     assert [mode & 0o077 for mode in modes] == [0] * len(private)
 
 
+def test_a_device_gets_a_certificate_for_the_key_that_it_has(certified: Scripts) -> None:
+    assert certified.run("keys.sh", "phone")[0] == 0
+    nodes, before = certified.state / "nodes", certified.files()
+    code, said = certified.run("certificates.sh", str(nodes / "phone.pub"), DAYS="3")
+    assert (code, said) == (0, f"{nodes / 'phone.crt'}: for 3 days\n")
+    assert certified.files() == before
+    held = certificate(nodes / "phone.crt")
+    assert held.public_key() == load_ssh_public_key((nodes / "phone.pub").read_bytes())
+    held.verify_directly_issued_by(certificate(certified.state / "ca.crt"))
+    uses = held.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(uses) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+
+
+def test_names_and_keys_are_not_certified_at_once(certified: Scripts) -> None:
+    assert certified.run("keys.sh", "phone")[0] == 0
+    key = str(certified.state / "nodes" / "phone.pub")
+    assert certified.run("certificates.sh", "example.org", key) == (
+        1,
+        "names of the server, or keys of devices: not both\n",
+    )
+    (certified.state / "nodes" / "wrong.pub").write_text("no key")
+    code, said = certified.run("certificates.sh", str(certified.state / "nodes" / "wrong.pub"))
+    assert code == 1
+    assert "wrong.pub is no public key of keys.sh" in said
+    assert not (certified.state / "nodes" / "wrong.crt").exists()
+
+
+@needs_nginx
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"CLIENT_CERTIFICATES": "yes"}, "CLIENT_CERTIFICATES is 'yes': expected on or off\n"),
+        ({"BODY": "huge"}, '"client_max_body_size" directive invalid value'),
+        ({"RATE": "fast"}, 'invalid rate "rate=fastr/s"'),
+    ],
+)
+def test_a_wrong_setting_of_the_proxy_is_told(
+    certified: Scripts, setting: dict[str, str], said: str
+) -> None:
+    code, told = certified.run("proxy.sh", **setting)
+    assert code == 1
+    assert said in told
+
+
 # --- what is in the way of the link ----------------------------------------------------------
 
 
 @contextmanager
-def listening(tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """A server at a port of its own, of plain HTTP or behind TLS."""
-    with http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), http.server.BaseHTTPRequestHandler
-    ) as server:
+def listening(
+    tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", status: int = 401
+) -> Iterator[str]:
+    """A server at a port of its own, of plain HTTP or behind TLS, with one answer to all."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer((host, 0), Answer) as server:
         if tls is not None:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
@@ -216,10 +241,22 @@ def test_a_certificate_of_another_authority_is_told(certified: Scripts, tmp_path
 
 def test_a_certificate_without_the_name_is_told(scripts: Scripts) -> None:
     assert scripts.run("certificates.sh", "fleet.example.org")[0] == 0
-    with listening(server_of(scripts.state)) as port:
-        code, said = check(scripts, port)
+    with listening(server_of(scripts.state), host="127.0.0.2") as port:
+        code, said = check(scripts, port, "127.0.0.2")
     assert code == 2
-    assert "has a certificate without the name 127.0.0.1: run deploy/certificates.sh" in said
+    assert "has a certificate without the name 127.0.0.2: run deploy/certificates.sh" in said
+
+
+def test_the_servers_own_machine_is_always_a_name_of_its_certificate(scripts: Scripts) -> None:
+    code, said = scripts.run("certificates.sh", "fleet.example.org", "localhost")
+    assert code == 0
+    assert "server.pem: DNS:fleet.example.org DNS:localhost IP:127.0.0.1, for 90 days" in said
+
+
+def test_a_proxy_without_a_superlink_behind_it_may_still_get_one(certified: Scripts) -> None:
+    with listening(server_of(certified.state), status=502) as port:
+        said = f"the proxy at 127.0.0.1:{port} answers, but no SuperLink behind it\n"
+        assert check(certified, port) == (1, said)
 
 
 def test_a_certificate_that_has_expired_is_told(certified: Scripts) -> None:
@@ -248,7 +285,8 @@ def test_scripts_say_what_is_in_the_way_and_end(
 ) -> None:
     assert certified.run("keys.sh", "phone")[0] == 0
     with listening() as port:
-        code, said = certified.run(script, *arguments, LINK_PORT=port, PATIENCE="0")
+        ports = {"LINK_PORT": port, "CONTROL_PORT": port}
+        code, said = certified.run(script, *arguments, **ports, PATIENCE="0")
     assert code == 1
     assert f"what listens at 127.0.0.1:{port} does not speak TLS" in said.splitlines()[-1]
 

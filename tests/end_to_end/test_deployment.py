@@ -1,16 +1,21 @@
-"""The scripts of deploy/, with real processes: a SuperLink over TLS and three SuperNodes."""
+"""The scripts of deploy/, with real processes: a SuperLink over TLS and three SuperNodes.
+
+The nodes come in by the proxy, where there is nginx, as they should.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,7 @@ pytestmark = pytest.mark.processes
 
 APP = Path(__file__).resolve().parents[2]
 BUDGETS = {"a": 0.15, "b": 0.3, "c": 1.0}
+NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 LEVELS = {"a": 1, "b": 2, "c": 4}
 """What HeteroFL's four widths of a resnet20 cost: about 1/8, 1/4, 1/2 and all of it."""
 SMALL = (
@@ -38,13 +44,15 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        control, link = str(free_port()), str(free_port())
         self.environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "STATE": str(folder),
             "FLWR_HOME": str(folder / "flwr"),
             "NESTFL_CACHE": str(folder / "cache"),
-            "LINK_PORT": str(free_port()),
+            "CONTROL_PORT": control,
+            "LINK_PORT": link if NGINX else control,
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
             "OMP_NUM_THREADS": "1",  # three nodes share this machine
             "PATIENCE": "0",
@@ -138,13 +146,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     running = Fleet(tmp_path_factory.mktemp("deployment"))
     try:
         for script, arguments in (
-            ("certificates.sh", ["localhost", "127.0.0.1"]),
+            ("certificates.sh", ["fleet.example.org"]),
             ("keys.sh", [*BUDGETS, "stranger"]),
         ):
             assert running.run(script, *arguments).returncode == 0
         (running.folder / "superlink.db").touch(mode=0o644)  # as one of before was left
         running.start("superlink", "superlink.sh")
-        wait_until(lambda: listens(int(running.environment["LINK_PORT"])), 60)
+        if NGINX:
+            running.start("proxy", "proxy.sh")
+        for port in ("CONTROL_PORT", "LINK_PORT"):
+            wait_until(partial(listens, int(running.environment[port])), 60)
         keys = [str(running.folder / "nodes" / f"{name}.pub") for name in BUDGETS]
         for chosen in (keys[:1], keys):  # the second time the first one is there already
             registered = running.run("register.sh", *chosen)
