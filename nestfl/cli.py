@@ -464,7 +464,12 @@ def serve(**request: Any) -> None:
       nestfl fingerprint nestfl.nestfl.0-1-0.95e48e9f.fab
       nestfl fingerprint --copy app"""
 )
-@click.argument("code", required=False, type=FILE)
+@click.argument(
+    "code",
+    required=False,
+    type=FILE,
+    help="A checkout, or a bundle that `flwr build` made; this checkout if not given.",
+)
 @click.option(
     "--copy",
     metavar="FOLDER",
@@ -472,10 +477,7 @@ def serve(**request: Any) -> None:
     help="Copy the checkout's app, and nothing else, there: `flwr run FOLDER` submits it faster.",
 )
 def fingerprint(code: Path | None, copy: Path | None) -> None:
-    """Print what tells a checkout's code (or a bundle's) from all other: devices can pin it.
-
-    CODE is a checkout, or a bundle that `flwr build` made; this checkout if not given.
-    """
+    """Print what tells the code that a run sends from all other: devices can pin it."""
     from nestfl.bundle import CHECKOUT, copy_app
     from nestfl.guarded.pinned_code import fingerprint_of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,12 @@ ESTABLISHED = "01"
 """The only state whose owner is told: that of a connection which its process has closed is 0."""
 FLEET = "/v1/fleet/"
 REFUSAL = b"this port answers only to the user who started it\n"
+UNKNOWN = b"whose connection this is cannot be told now\n"
+LOOKS = 3
+"""At the kernel's list: one that is read while it changes may miss a line."""
 
-Address = tuple[str, int]
+Address = Sequence[Any]
+"""Host and port."""
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -58,31 +62,35 @@ class OwnUserOnly:
         self.proxy_user = proxy_user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or self._may_ask(scope):
+        user = None if scope["type"] == "lifespan" else owner(scope["client"], scope["server"])
+        if scope["type"] == "lifespan" or self._may_ask(user, scope):
             await self.application(scope, receive, send)
         elif scope["type"] == "http":
+            # Flower asks again after a 503; a 403 would tell it that its run has ended.
+            status, body = (503, UNKNOWN) if user is None else (403, REFUSAL)
             headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
-            await send({"type": "http.response.start", "status": 403, "headers": headers})
-            await send({"type": "http.response.body", "body": REFUSAL})
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
         else:
             await send({"type": "websocket.close"})
 
-    def _may_ask(self, scope: Scope) -> bool:
-        if not scope["client"] or not scope["server"]:
+    def _may_ask(self, user: int | None, scope: Scope) -> bool:
+        if user is None:
             return False
-        user = owner(tuple(scope["client"]), tuple(scope["server"]))
-        if user is None or user == os.getuid():
-            return user is not None
-        return user == self.proxy_user and scope["path"].startswith(FLEET)
+        from_proxy = user == self.proxy_user and scope["path"].startswith(FLEET)
+        return user == os.getuid() or from_proxy
 
 
-def owner(client: Address, server: Address) -> int | None:
+def owner(client: Address | None, server: Address | None) -> int | None:
     """Return the user whose connection to a server of this machine it is; None if nobody's."""
+    if client is None or server is None:
+        return None
     ends = [_written(client), _written(server)]
-    for line in CONNECTIONS.read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[1:4] == [*ends, ESTABLISHED]:
-            return int(fields[7])
+    for _ in range(LOOKS):
+        for line in CONNECTIONS.read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[1:4] == [*ends, ESTABLISHED]:
+                return int(fields[7])
     return None
 
 

@@ -19,7 +19,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from nestfl.bundle import BundleError, app_files, copy_app
 from nestfl.launching.process_group import ProcessGroup
-from protocol.environment import MEMORY
+from protocol.environment import MEMORY, private_ray
 from server_app.record.files import MEMORY_FOLDER
 
 STARTUP_SECONDS = 120.0
@@ -142,6 +142,7 @@ def _environment(home: Path, ray: Path, run_dir: Path) -> dict[str, str]:
     environment.setdefault(MEMORY, str(run_dir.absolute() / MEMORY_FOLDER))
     if "RAY_ADDRESS" not in environment:  # else Ray would join any cluster that this machine has
         environment["RAY_TMPDIR"] = str(ray)
+        environment |= private_ray()
     return environment
 
 

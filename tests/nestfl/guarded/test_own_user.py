@@ -116,6 +116,13 @@ def test_a_header_does_not_say_whose_a_connection_is(
         assert post(port, "/", headers={name: f"{host}:{number}"}).status_code == 403
 
 
+def test_whose_connection_cannot_be_told_is_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower takes a 403 for the end of its run, and tries again after a 503."""
+    monkeypatch.setattr("nestfl.guarded.own_user.owner", lambda *_: None)
+    with serving(OwnUserOnly(echo, proxy_user=None)) as port:
+        assert post(port, "/v1/fleet/get-run").status_code == 503
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_another_user_of_this_machine_is_refused() -> None:
     request = b"POST /v1/control/list-runs HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n\r\n"
