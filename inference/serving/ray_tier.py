@@ -34,7 +34,6 @@ from inference.serving.settings import (
     forwarder_of,
     limit_of,
 )
-from protocol.environment import private_ray
 
 Replicas = tuple[int, int]
 """The fewest and the most."""
@@ -130,7 +129,6 @@ def serve_on_ray(folder: Path, settings: ServeSettings, replicas: Replicas) -> N
     name, there = read_facts(folder).name, os.environ.get("RAY_ADDRESS")
     if not ray.is_initialized():
         local: dict[str, Any] = {} if there else {"include_dashboard": False}
-        os.environ |= {} if there else private_ray()
         ray.init(there or "local", log_to_driver=False, logging_level=logging.WARNING, **local)
     found = serve.status()
     if found.proxies or found.applications:

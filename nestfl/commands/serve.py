@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from inference.rate_thresholds import check_threshold
 from inference.serving.node_part import is_part, read_facts
 from inference.serving.parent import Address
 from inference.serving.settings import ServeError, ServeSettings
+from protocol.environment import private_ray
 
 SHORTEST_TOKEN = 16
 
@@ -53,6 +55,8 @@ def serve(request: Request) -> None:
         return
     settings = settings_of(request)
     if request.ray:
+        if "RAY_ADDRESS" not in os.environ:
+            os.environ |= private_ray()  # which Ray reads when it is imported
         try:
             from inference.serving.ray_tier import serve_on_ray
         except ImportError as error:
