@@ -13,6 +13,7 @@ set -euo pipefail
 source "$(dirname "$0")/settings.sh"
 (($# == 2)) || die "usage: deploy/supernode.sh NODE 'key=value ...'"
 node=$1 config=$2
+umask 077  # the code that it is sent, and what it remembers
 [[ -f $STATE/nodes/$node ]] || die "no $STATE/nodes/$node: run deploy/keys.sh $node first"
 certificate=()  # for a proxy that asks for one
 [[ ! -f $STATE/nodes/$node.crt ]] || certificate=(--client-certificate "$STATE/nodes/$node.crt")

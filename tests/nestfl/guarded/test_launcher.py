@@ -1,0 +1,50 @@
+"""A device starts client apps and nothing else, and no process list has their tokens."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec.executor import ExecutionSpec
+
+from nestfl.guarded import launcher
+from nestfl.guarded.launcher import ClientAppsOnly
+
+TOKEN = "5ec2e7" * 8
+ECHO = "import sys; open(sys.argv[1], 'w').write(repr((sys.argv[2:], sys.stdin.read())))"
+
+
+def task(kind: TaskType) -> ExecutionSpec:
+    settings: dict[str, Any] = dict(
+        insecure=True, root_certificates_path=None, runtime_dependency_install=False
+    )
+    return ExecutionSpec(
+        kind, "here:1", TOKEN, parent_pid=7, suppress_output=False, task_id=1, **settings
+    )
+
+
+def test_a_token_is_told_to_the_client_app_and_is_no_argument(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    monkeypatch.setattr(launcher, "CLIENT_APP", [sys.executable, "-c", ECHO, str(told)])
+    assert ClientAppsOnly("own code").launch(task(TaskType.CLIENT_APP)).status == "accepted"
+    for _ in range(600):
+        if told.exists() and told.read_text():
+            break
+        time.sleep(0.1)
+    assert told.read_text() == repr((["here:1", "7", "own code"], TOKEN))
+
+
+@pytest.mark.parametrize("kind", sorted(set(TaskType) - {TaskType.CLIENT_APP}))
+def test_no_other_task_is_asked_for_or_started(
+    kind: TaskType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher.subprocess, "Popen", None)
+    device = ClientAppsOnly("own code")
+    assert device.get_eligible_capacity(set(TaskType)) == ({TaskType.CLIENT_APP}, set())
+    assert device.launch(task(kind)).status == "failed"
