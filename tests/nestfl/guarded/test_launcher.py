@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flwr.supercore.constant import TaskType
@@ -19,11 +18,16 @@ ECHO = "import sys; open(sys.argv[1], 'w').write(repr((sys.argv[2:], sys.stdin.r
 
 
 def task(kind: TaskType) -> ExecutionSpec:
-    settings: dict[str, Any] = dict(
-        insecure=True, root_certificates_path=None, runtime_dependency_install=False
-    )
     return ExecutionSpec(
-        kind, "here:1", TOKEN, parent_pid=7, suppress_output=False, task_id=1, **settings
+        kind,
+        "here:1",
+        TOKEN,
+        insecure=True,
+        root_certificates_path=None,
+        runtime_dependency_install=False,
+        parent_pid=7,
+        suppress_output=False,
+        task_id=1,
     )
 
 
@@ -44,7 +48,7 @@ def test_a_token_is_told_to_the_client_app_and_is_no_argument(
 def test_no_other_task_is_asked_for_or_started(
     kind: TaskType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher.subprocess, "Popen", None)
+    monkeypatch.setattr("subprocess.Popen", None)
     device = ClientAppsOnly("own code")
     assert device.get_eligible_capacity(set(TaskType)) == ({TaskType.CLIENT_APP}, set())
     assert device.launch(task(kind)).status == "failed"
