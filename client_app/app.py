@@ -9,7 +9,10 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from client_app.memory import Memory
+from client_app.node_config import NodeConfig
+from client_app.offers import granted, reasons_kept_here
 from data.clients import ClientData, client_data, device_data
+from data.spec import DatasetSpec
 from models.families import SlicedNetwork
 from protocol.arrays import pack, unpack
 from protocol.records import Evaluation, Personal, Profile, Trained, Work
@@ -34,11 +37,10 @@ app = ClientApp()
 @app.query()
 def introduce(message: Message, context: Context) -> Message:
     """Say what this device is: its data, and what it affords."""
-    work = Work.read(message.content)
-    partition, partitions = own_partition(context)
+    work, node = asked(message, context), NodeConfig.read(context.node_config)
     profile = Profile(
-        partition=partition,
-        partitions=partitions,
+        partition=node.partition,
+        partitions=node.partitions,
         examples=len(own_data(work, context).train),
         budget=own_budget(work, context),
         device=str(choose_device(work.train.device)),
@@ -50,7 +52,7 @@ def introduce(message: Message, context: Context) -> Message:
 def choose(message: Message, context: Context) -> Message:
     """Choose an architecture by this device's data, of those that it is offered and affords."""
     set_threads()
-    work = Work.read(message.content)
+    work = asked(message, context)
     chosen, data = method(work.method), own_data(work, context).train
     choice = chosen.Training(chosen.Settings(**work.settings), work, data, {}).choice()
     return Message(RecordDict({"choice": choice.record()}), reply_to=message)
@@ -59,9 +61,7 @@ def choose(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the slice on this device's data, as its method says, and send it back."""
-    work, net = received(message)
-    if work.sabotage is not None:
-        require_simulated(context)
+    work, net = received(message, context)
     own, chosen = own_data(work, context), method(work.method)
     data = own.train if work.sabotage is None else poisoned(own.train, work.sabotage)
     memory = Memory(own_name(context), work.recall)
@@ -105,7 +105,7 @@ def tested_by_itself(
 @app.evaluate()
 def test(message: Message, context: Context) -> Message:
     """Evaluate every exit of the slice on the part of this device's data that the server names."""
-    work, net = received(message)
+    work, net = received(message, context)
     data = own_data(work, context)
     if work.statistics == "own":
         net = with_own_statistics(net, data.train, work.train)
@@ -125,7 +125,7 @@ def test(message: Message, context: Context) -> Message:
 @app.query("statistics")
 def statistics(message: Message, context: Context) -> Message:
     """Gather the slice's norm statistics over this device's training data (HeteroFL)."""
-    work, net = received(message)
+    work, net = received(message, context)
     gathered, examples = gather_statistics(net, own_data(work, context).train, work.train)
     trained = Trained(examples, 0.0, 0.0)
     content = RecordDict({"arrays": pack(gathered), "metrics": trained.record()})
@@ -135,17 +135,22 @@ def statistics(message: Message, context: Context) -> Message:
 @app.query("variances")
 def variances(message: Message, context: Context) -> Message:
     """Measure how much each exit's gradients vary over this device's training data (CIS)."""
-    work, net = received(message)
+    work, net = received(message, context)
     data, exits = own_data(work, context).train, len(work.slice.exits or (1,))
     found = gradient_variances(net, data, work.train, exits, work.seed, work.told["batches"])
     report = Variances(len(data), tuple(found))
     return Message(RecordDict({"metrics": report.record()}), reply_to=message)
 
 
-def received(message: Message) -> tuple[Work, SlicedNetwork]:
+def asked(message: Message, context: Context) -> Work:
+    """Return the work of a message, as far as this device's owner lets it be done."""
+    return granted(Work.read(message.content), NodeConfig.read(context.node_config))
+
+
+def received(message: Message, context: Context) -> tuple[Work, SlicedNetwork]:
     """Return the work of a message, and its slice as a network."""
     set_threads()
-    work = Work.read(message.content)
+    work = asked(message, context)
     return work, load_network(work.task, work.slice, sent_state(message, work))
 
 
@@ -154,39 +159,31 @@ def sent_state(message: Message, work: Work) -> dict[str, Tensor]:
     return unpack(message.content.array_records["arrays"], form_of(work.task, work.slice))
 
 
-def require_simulated(context: Context) -> None:
-    """Refuse to attack with a device's own data: attacks are for simulated clients."""
-    if "data" in context.node_config:
-        raise ValueError(
-            "this device has data of its own, and attacks nobody: fleet.attack is for clients that "
-            "hold a part of the run's data set"
-        )
-
-
 def own_data(work: Work, context: Context) -> ClientData:
-    """Return this device's data: its own files, or its partition of the named data set."""
-    path = context.node_config.get("data")
-    if path is not None:
-        return device_data(str(path), work.dataset)
-    partition, partitions = own_partition(context)
-    if partition is None or partitions is None:
+    """Return this device's data: its own files, or its part of the named data set."""
+    node, asked = NodeConfig.read(context.node_config), work.dataset
+    files = node.files_of(asked.name)
+    if files is None:
+        return part_of(asked, node)
+    with reasons_kept_here(f"files of {asked.name}", node):
+        if node.holds_parts:
+            return part_of(replace(asked, path=files), node)
+        return device_data(files, asked)
+
+
+def part_of(dataset: DatasetSpec, node: NodeConfig) -> ClientData:
+    """Return this device's part of a data set."""
+    if node.partition is None or node.partitions is None:
         raise ValueError(
-            f"the node config is {dict(context.node_config)}: expected data=PATH, or both "
-            "partition-id and num-partitions"
+            f"partition-id is {node.partition} and num-partitions {node.partitions} in the node "
+            "config: expected data=PATH, or both partition-id and num-partitions"
         )
-    return client_data(replace(work.dataset, clients=partitions), partition)
-
-
-def own_partition(context: Context) -> tuple[int | None, int | None]:
-    """Return which part of the run's data set this device was given, and of how many."""
-    numbers = (context.node_config.get(key) for key in ("partition-id", "num-partitions"))
-    partition, partitions = (None if number is None else int(number) for number in numbers)
-    return partition, partitions
+    return client_data(replace(dataset, clients=node.partitions), node.partition)
 
 
 def own_name(context: Context) -> str:
     """Return what tells this client from others on the same machine, from run to run."""
-    partition, _ = own_partition(context)
+    partition = NodeConfig.read(context.node_config).partition
     return f"node-{context.node_id}" if partition is None else f"client-{partition}"
 
 
@@ -196,10 +193,9 @@ def own_budget(work: Work, context: Context) -> float | None:
     A device that holds a partition of a named data set is one of the config's fleet, which says
     what it affords.
     """
-    if "budget" in context.node_config:
-        return float(context.node_config["budget"])
-    if "data" not in context.node_config:
-        return None
+    node = NodeConfig.read(context.node_config)
+    if node.budget is not None or node.holds_parts:
+        return node.budget
     from client_app.probe import measured_budget
 
     return measured_budget(work.task, work.train)

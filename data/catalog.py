@@ -11,6 +11,10 @@ class DataError(ValueError):
     """Data that is not there, is not what its name says, or cannot be parted as asked."""
 
 
+class PartitionError(DataError):
+    """Data that cannot be parted as asked: it tells numbers, and nothing of what files hold."""
+
+
 @dataclass(frozen=True)
 class DatasetFacts:
     """One data set: examples of some classes."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data.cache import Arrays, cached_arrays
-from data.catalog import IMAGES, LANGUAGE, TEXTS, DataError
+from data.catalog import IMAGES, LANGUAGE, TEXTS, PartitionError
 from data.examples import Examples
 from data.formats import ImageSplit
 from data.images import ImageData
@@ -40,7 +40,7 @@ class ClientData:
 def client_data(spec: DatasetSpec, partition_id: int) -> ClientData:
     """Return the data of one simulated client."""
     if not 0 <= partition_id < spec.clients:
-        raise DataError(f"no client {partition_id}: expected 0 to {spec.clients - 1}")
+        raise PartitionError(f"no client {partition_id}: expected 0 to {spec.clients - 1}")
     splits = _splits(spec)
     parted = _parted(splits.train, client_rows(spec)[partition_id], spec, partition_id)
     if spec.local_test == "own":
@@ -66,9 +66,9 @@ def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
     It has no test split but its own: what the run asks of other clients is no matter here.
     """
     if spec.holds == "language":
-        raise DataError(
-            f"{path}: a device's own text has a vocabulary of its own, and {spec.name} is one text "
-            "for all; give devices parts of it (partition-id and num-partitions)"
+        raise PartitionError(
+            f"a device's own text has a vocabulary of its own, and {spec.name} is one text for "
+            "all; give devices parts of it (partition-id and num-partitions)"
         )
     if spec.local_test != "own":
         log.warning("local_test is %s, but this device tests on its own data", spec.local_test)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from data.catalog import DataError
+from data.catalog import PartitionError
 from data.spec import DatasetSpec
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ def partition(spec: DatasetSpec, labels: NDArray[np.int64]) -> list[Rows]:
     rng = np.random.default_rng(spec.seed)
     rows, _ = _shuffled(spec, len(labels), rng)
     if len(rows) < spec.clients * spec.min_examples:
-        raise DataError(
+        raise PartitionError(
             f"{len(rows)} training examples are too few for {spec.clients} clients "
             f"with at least {spec.min_examples} each; lower clients or min_examples"
         )
     parts = _deal(spec, labels[rows], rng)
     smallest = min(len(part) for part in parts)
     if smallest < spec.min_examples:
-        raise DataError(
+        raise PartitionError(
             f"partition {spec.partition} leaves a client with {smallest} examples, fewer than "
             f"min_examples {spec.min_examples}; lower clients, or deal them out less skewed"
         )
@@ -81,7 +81,7 @@ def _deal(
                 for place in range(spec.clients)
             ]
     except ValueError as error:
-        raise DataError(
+        raise PartitionError(
             f"partition {spec.partition} of {len(labels)} examples among {spec.clients} clients "
             f"with {_skew(spec)} failed; lower clients or min_examples, or ask for less skew "
             f"(flwr-datasets: {error})"
@@ -134,7 +134,7 @@ def _uneven_sizes(spec: DatasetSpec, examples: int, rng: np.random.Generator) ->
     fewest, most = spec.examples_per_client
     sizes = rng.integers(fewest, most, spec.clients, endpoint=True)
     if sizes.sum() > examples:
-        raise DataError(
+        raise PartitionError(
             f"examples_per_client {[fewest, most]} comes to {sizes.sum()} examples for "
             f"{spec.clients} clients, of {examples} there are; lower it, or clients"
         )
@@ -158,7 +158,7 @@ def _equal_classes(
         for number, share in zip(chosen, shares, strict=True):
             rows = left[number]
             if share > len(rows):
-                raise DataError(
+                raise PartitionError(
                     f"classes_per_client {spec.classes_per_client} and examples_per_client "
                     f"{list(spec.examples_per_client or ())} ask for {share} examples of a class "
                     f"of which {len(rows)} are left; lower them, or clients"

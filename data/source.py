@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.cache import Arrays, cache_dir, cached_arrays
-from data.catalog import IMAGES, DataError, ImageFacts
+from data.catalog import IMAGES, DataError, ImageFacts, PartitionError
 from data.formats import ImageSplit, checked_split, read_table
 from data.locate import SplitFiles, locate
 from data.spec import DatasetSpec
@@ -105,7 +105,7 @@ def held_out(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
             rows, test_size=HELD_OUT_SHARE, random_state=HELD_OUT_SEED, stratify=labels
         )
     except ValueError as error:
-        raise DataError(
+        raise PartitionError(
             f"no test set can be held out of {len(labels)} examples: {error}"
         ) from error
     return train, test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import zlib
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.catalog import DataError
-from data.hub import fetched
+from data.hub import HUB, fetched
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -26,6 +27,8 @@ HASHED = "hashed"
 """The tokenizer that hashes words, where its name has to be said: beside weights."""
 PACKAGE = "package:"
 TOKENIZER_FILE = "tokenizer.json"
+PROBE = "A naïve CAFÉ's 3.14 tokens -- (isn't it?) ΑΩ 東京\n"
+"""What tokenizers of one vocabulary make different tokens of."""
 
 
 def encode(texts: Sequence[str], tokenizer: str | None, max_tokens: int) -> NDArray[np.int32]:
@@ -79,15 +82,34 @@ def fingerprint(tokenizer: str | None) -> object:
     return str(file), file.stat().st_size, file.stat().st_mtime_ns
 
 
+def identity(tokenizer: str | None) -> str | None:
+    """Return what tells a pre-trained tokenizer from others, wherever it is; None for hashed words.
+
+    It is a hash of its vocabulary, and of what it makes of a sentence. Not of its file, which each
+    version of the library writes in its own way.
+    """
+    if tokenizer in (None, HASHED):
+        return None
+    pretrained = _pretrained(tokenizer)
+    pretrained.no_padding()
+    pretrained.no_truncation()
+    made = sorted(pretrained.get_vocab().items()), pretrained.encode(PROBE).ids
+    return hashlib.sha256(repr(made).encode()).hexdigest()[:16]
+
+
 def local_path(place: str) -> Path | None:
     """Return the file or folder that a path or `package:NAME` means; None if it is neither.
 
-    Of a package it is the outermost folder with a pre-trained model's `config.json`.
+    Of a package it is the outermost folder with a pre-trained model's `config.json`. It is not
+    imported, so it is no part of another one: to find that, Python would import the other.
     """
+    if place.startswith(HUB):
+        return None
     if not place.startswith(PACKAGE):
         path = Path(place).expanduser()
         return path.resolve() if path.exists() else None
-    spec = find_spec(place.removeprefix(PACKAGE))
+    name = place.removeprefix(PACKAGE)
+    spec = find_spec(name) if name.isidentifier() else None
     roots = (spec and spec.submodule_search_locations) or ()
     configs = (config for root in roots for config in Path(root).rglob("config.json"))
     found = min(configs, key=lambda config: len(config.parts), default=None)

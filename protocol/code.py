@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-VERSION = 4
+VERSION = 5
 """Of the records. Raise it when they change."""
 SHARED = ("client_app", "data", "models", "protocol", "strategies", "training")
 

@@ -105,6 +105,8 @@ class Work:
     """Whether the client tests what it has trained on its test part, before it sends it back."""
     sabotage: Sabotage | None = None
     """What it does to the others, where it is one of the run's attackers."""
+    vocabulary: str | None = None
+    """The identity of the run's pre-trained tokenizer, where a device is asked what it is."""
 
     def record(self) -> ConfigRecord:
         """Return all but what is as by default, which both sides know, in few bytes."""

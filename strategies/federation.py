@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any, Literal, Self
 
 from data.spec import DatasetSpec
+from data.tokens import identity
 from inference.topology import Node, Serving, Topology
 from models import Slice, Task, family
 from protocol.attack import Attack, Sabotage
@@ -270,7 +271,12 @@ class Federation:
 
     def query(self) -> Work:
         """Return what a client is asked before the first round: to look at its data and itself."""
-        return Work(self.task, Slice(), self.dataset, self.local_train)
+        return Work(self.task, Slice(), self.dataset, self.local_train, vocabulary=self.vocabulary)
+
+    @cached_property
+    def vocabulary(self) -> str | None:
+        """What tells the run's tokenizer from others, where texts go through a pre-trained one."""
+        return identity(self.dataset.tokenizer) if self.dataset.holds == "tokens" else None
 
     @property
     def local_train(self) -> TrainSettings:

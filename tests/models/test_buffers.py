@@ -154,7 +154,7 @@ def test_every_network_of_a_run_has_its_buffers(
         restored = load_level(tmp_path / "run", level.number)
         assert answers_alike(task, level.slice, restored.net)
     for message in [m for m in grid.sent if m.metadata.message_type == "train"]:
-        work, net = received(message)
+        work, net = received(message, grid.contexts[message.metadata.dst_node_id])
         assert answers_alike(task, work.slice, net)
     inputs, _ = next(iter(global_test(strategy.federation.dataset).batches(4)))
     for derived in (only_last_exit(restored.net, 1), freeze(restored.net, [inputs])):

@@ -310,8 +310,8 @@ def test_a_client_s_test_can_normalise_by_its_training_examples(
     grid = InProcessGrid(4, remember)
     federate(f"rounds=1 evaluate.statistics={statistics}", grid)
     message = next(m for m in grid.sent if m.metadata.message_type == "evaluate")
-    work, net = received(message)
     context = grid.contexts[message.metadata.dst_node_id]
+    work, net = received(message, context)
     data = own_data(work, context)
     if statistics == "own":
         net = with_own_statistics(net, data.train, work.train)

@@ -1,0 +1,107 @@
+"""What a device's owner says of it: the SuperNode's node config.
+
+budget=0.25                        the share of the full model that it affords
+partition-id=0 num-partitions=3    its number, and its part of the data sets that it holds
+data="/data/photos"                its own files, of whatever data set a run names
+data.cifar10="/data/cifar"         its files of one data set, and so on for others
+tokenizer="/models/minilm"         the one for runs that want a pre-trained one
+allow="hub,package,compile"        what a run may ask of it besides (client_app/offers.py)
+code="..."                         the code that it is willing to run (nestfl/guarded)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from data.catalog import CATALOG
+from protocol.environment import DEVICE
+from protocol.reading import number, shown, whole
+
+KEYS = ("allow", "budget", "code", "data", "num-partitions", "partition-id", "tokenizer")
+NAMED = "data."
+"""What the key of a data set's files begins with."""
+ALLOWED = ("hub", "package", "compile")
+"""What an owner may allow runs to do: to download from Hugging Face, to use what an installed
+Python package holds, and to let torch write, compile and run code for the network."""
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """What the owner says; a simulated client is told its partition and nothing else."""
+
+    deployed: bool = False
+    """Whether this is a device of its own, and not a client in a simulation."""
+    budget: float | None = None
+    partition: int | None = None
+    partitions: int | None = None
+    data: str | None = None
+    """Where its own files are, of whatever data set a run names."""
+    named_data: Mapping[str, str] = field(default_factory=dict)
+    """Where its files are, by the data set's name."""
+    tokenizer: str | None = None
+    allowed: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, given: Mapping[str, object]) -> NodeConfig:
+        """Return what the owner says; on a deployed device, what we do not know is an error."""
+        deployed = bool(os.environ.get(DEVICE))
+        if deployed:
+            _check_keys(given)
+        return cls(
+            deployed,
+            number(given["budget"], "budget") if "budget" in given else None,
+            whole(given["partition-id"], "partition-id") if "partition-id" in given else None,
+            whole(given["num-partitions"], "num-partitions", 1)
+            if "num-partitions" in given
+            else None,
+            _text(given, "data"),
+            {key.removeprefix(NAMED): str(_text(given, key)) for key in given if _is_named(key)},
+            _text(given, "tokenizer"),
+            _words(_text(given, "allow")),
+        )
+
+    def files_of(self, dataset: str) -> str | None:
+        """Return where this device's files of a data set are; None if it offers none."""
+        return self.named_data.get(dataset, self.data)
+
+    @property
+    def holds_parts(self) -> bool:
+        """Whether it holds a part of data sets that others have too, not files of its own."""
+        return self.data is None and None not in (self.partition, self.partitions)
+
+
+def _is_named(key: str) -> bool:
+    return key.startswith(NAMED)
+
+
+def _check_keys(given: Mapping[str, object]) -> None:
+    for key in given:
+        if _is_named(key) and key.removeprefix(NAMED) not in CATALOG:
+            raise ValueError(
+                f"the node config has {shown(key)}, which is no data set: choose from "
+                f"{', '.join(CATALOG)}"
+            )
+        if not _is_named(key) and key not in KEYS:
+            raise ValueError(
+                f"the node config has {shown(key)}, which is no key: choose from "
+                f"{', '.join(KEYS)}, {NAMED}NAME"
+            )
+
+
+def _text(given: Mapping[str, object], key: str) -> str | None:
+    found = given.get(key)
+    if found is None or (isinstance(found, str) and (found or key == "allow")):
+        return found
+    raise ValueError(f'{key} is {shown(found)}: expected a text in quotes, such as {key}="..."')
+
+
+def _words(given: str | None) -> frozenset[str]:
+    words = frozenset((given or "").replace(",", " ").split())
+    for word in sorted(words - {*ALLOWED}):
+        raise ValueError(
+            f"allow is {shown(given)}: {shown(word)} is none of {', '.join(ALLOWED)}, of which it "
+            "may have some, with commas between them"
+        )
+    return words
