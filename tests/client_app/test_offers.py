@@ -279,6 +279,13 @@ def test_a_device_compiles_nothing_unless_its_owner_allows_it() -> None:
 
 
 @pytest.mark.usefixtures("deployed")
+@pytest.mark.parametrize("name", ["os:system", "strategies.methods.fedavg:FedAvg", "../fedavg", ""])
+def test_a_method_is_one_of_ours_and_nothing_else_that_can_be_imported(name: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown strategy '{name}'; choose from decoupled, de"):
+        ask(replace(question(), method=name), PART, "query.architecture")
+
+
+@pytest.mark.usefixtures("deployed")
 @pytest.mark.parametrize(
     "kind",
     ["query", "query.architecture", "query.statistics", "query.variances", "train", "evaluate"],

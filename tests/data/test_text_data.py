@@ -31,7 +31,7 @@ from data import (
 )
 from data.docstrings import read_docstrings
 from data.spec import PARTITION_KINDS, PartitionKind
-from data.tokens import HASHED_WORDS, encode
+from data.tokens import HASHED_WORDS, encode, identity
 from models import Slice, Task
 from protocol.records import Work
 from protocol.train_settings import TrainSettings
@@ -117,6 +117,50 @@ def test_a_pre_trained_tokenizer_is_used_as_it_is_but_for_its_padding(word_token
     for place in (word_tokenizer, word_tokenizer / "tokenizer.json"):
         assert encode(["a fine film", "no idea"], str(place), 16).tolist() == expected
     assert encode(["a fine film"], str(word_tokenizer), 4).tolist() == [[2, 4, 5, 3]]
+
+
+def test_a_tokenizer_is_told_from_others_by_what_it_does_not_by_its_file(
+    word_tokenizer: Path, tmp_path: Path
+) -> None:
+    file = word_tokenizer / "tokenizer.json"
+    described = json.loads(file.read_text())
+
+    def with_change(**changes: Any) -> str | None:
+        (tmp_path / "other.json").write_text(json.dumps(described | changes, indent=4))
+        return identity(str(tmp_path / "other.json"))
+
+    assert identity(None) is identity("hashed") is None
+    assert identity(str(word_tokenizer)) == identity(str(file)) == with_change()
+    assert with_change(padding=None) == identity(str(file))  # which is overruled anyway
+    cut = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    assert with_change(truncation=cut) == identity(str(file))
+    assert with_change(post_processor=None) != identity(str(file))
+    longer = {**described["model"], "vocab": {**described["model"]["vocab"], "yes": 8}}
+    assert with_change(model=longer) != identity(str(file))
+
+
+def test_to_find_what_a_package_holds_nothing_is_imported(
+    word_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (tmp_path / "imported_by_nobody", tmp_path / "imported_by_nobody" / "inner"):
+        folder.mkdir()
+        (folder / "__init__.py").write_text("raise RuntimeError('imported')")
+        (folder / "config.json").touch()
+        (folder / "tokenizer.json").write_bytes((word_tokenizer / "tokenizer.json").read_bytes())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert encode(["a fine film"], "package:imported_by_nobody", 8).tolist() == [[2, 4, 5, 6, 3]]
+    for name in ("imported_by_nobody.inner", ".inner", "", "../imported_by_nobody"):
+        with pytest.raises(DataError, match="no such package is installed, or it holds no pre-"):
+            encode(["a"], f"package:{name}", 8)
+
+
+def test_a_name_on_hugging_face_is_no_path(
+    word_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word_tokenizer.rename(tmp_path / "hub:words")
+    monkeypatch.chdir(tmp_path)
+    assert tokens.local_path("hub:words") is None
+    assert tokens.local_path("./hub:words") == tmp_path / "hub:words"
 
 
 def test_a_wrong_tokenizer_says_what_was_expected(
