@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from server_app.building import strategy_of
@@ -217,6 +218,15 @@ def test_a_node_that_is_not_registered_is_refused(fleet: Fleet) -> None:
     fleet.start_node("stranger", 0)
     assert fleet.processes["stranger"].wait(60) != 0
     assert "Failed to activate SuperNode" in fleet.log("stranger").read_text()
+
+
+def test_no_device_opens_a_path_that_a_run_names(fleet: Fleet) -> None:
+    path = fleet.folder / "digits.npz"
+    np.savez(path, x=np.zeros((200, 8, 8), np.uint8), y=np.arange(200) % 10)
+    assert fleet.submit("path", f"rounds=1 dataset.path={path}").wait(200) != 0
+    told = fleet.log("path").read_text()
+    for reason in ("no client has come", "but this device opens no path that a server names, and"):
+        assert reason in told
 
 
 def test_three_nodes_train_the_slices_that_they_afford(fleet: Fleet, whole: Path) -> None:
