@@ -2,6 +2,8 @@
 
 import secrets
 
+DEVICE = "NESTFL_DEVICE"
+"""Set on a deployed device, by what starts its client app; simulated clients have none."""
 MEMORY = "NESTFL_MEMORY"
 """The folder for what clients remember; `nestfl run` sets it to one in the run's directory."""
 STARTED_IN = "NESTFL_STARTED_IN"
