@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,14 +17,14 @@ SERVER, NODE, OTHER = 1, 7, 8
 
 
 @pytest.fixture
-def pushed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def pushed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What Flower was given of the messages that were pushed."""
     taken: list[Any] = []
     monkeypatch.setattr(
         fleet_handlers, "push_messages", lambda request, state: taken.append((request, state))
     )
     guard_names()
-    yield taken
+    return taken
 
 
 def of(*sources: int) -> PushMessagesRequest:
