@@ -1,4 +1,4 @@
-"""`flower-superlink`, that answers to its own user alone.
+"""`flower-superlink`, that answers to its own user alone, and lets nobody speak for another.
 
 PROXY_USER=www-data nestfl-superlink ARGUMENTS
 """
@@ -11,6 +11,7 @@ import sys
 
 from flwr.superlink.cli.flower_superlink import flower_superlink
 
+from nestfl.guarded.own_name import guard_names
 from nestfl.guarded.own_user import guard_servers
 
 PROXY_USER = "PROXY_USER"
@@ -23,6 +24,7 @@ def main() -> None:
         guard_servers(pwd.getpwnam(name).pw_uid if name else None)
     except KeyError:
         sys.exit(f"{PROXY_USER} is {name!r}: expected a user of this machine")
+    guard_names()
     flower_superlink()
 
 

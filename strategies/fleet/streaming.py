@@ -141,11 +141,16 @@ def _pulled(grid: Grid, identity: str, to: To, most: int) -> Reply[To] | None:
     """Return the reply to one message, if it has come.
 
     They are pulled one by one: Flower puts messages together from what nodes have sent, and one
-    that cannot be put together would take all others that were pulled with it along.
+    that cannot be put together would take all others that were pulled with it along. What answers
+    no message is left: a node can send the server some, and they come with whatever is pulled.
     """
     try:
         with reading("a message", "unreadable"):
-            answers = list(grid.pull_messages([identity]))
+            answers = [
+                message
+                for message in grid.pull_messages([identity])
+                if message.metadata.reply_to_message_id == identity
+            ]
     except ProtocolError as error:
         return Reply(to, None, error.reason, str(error), refused=True)
     return _checked(to, answers[0], most) if answers else None

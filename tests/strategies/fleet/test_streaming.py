@@ -196,3 +196,17 @@ def test_a_reply_that_cannot_be_read_is_refused_and_others_are_taken(
     assert (first.to, first.failure, first.refused) == (1, "unreadable", True)
     assert "no such type" in first.detail
     assert (second.to, second.failure) == (2, None)
+
+
+def test_what_answers_no_message_is_nobodys_reply(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower gives a server whatever a node has sent to it, with the first reply that is pulled."""
+    grid = ScriptedGrid(clock, [], after({1: 5}))
+    pull = grid.pull_messages
+    stranger = message(1)
+    monkeypatch.setattr(grid, "pull_messages", lambda asked: [stranger, *pull(asked)])
+    (reply,) = stream(grid, to_nodes(1), 16)
+    assert clock.passed >= 5
+    assert reply.message is not None
+    assert reply.message is not stranger

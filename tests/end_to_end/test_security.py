@@ -1,0 +1,100 @@
+"""Attacks on a deployment by the scripts of deploy/: what matters most of docs/security.md.
+
+`python -m benchmarks.security` tries all of them, and how it was before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from flwr.app import Message
+
+from benchmarks.security import as_node, control, flood, tricks
+from benchmarks.security.after import NGINX, After
+from benchmarks.security.as_node import SERVER, forged
+from benchmarks.security.door import Door
+from benchmarks.security.other_user import OtherUsersDoor, readable
+from benchmarks.security.outsiders import numbers
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(NGINX is None, reason="there is no nginx on this machine"),
+]
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user, too")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[After]:
+    running = After(tmp_path_factory.mktemp("security"))
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def mallory(site: After) -> Door:
+    """Who has the key of a registered device."""
+    return Door(site.public, site.authority, site.key("m"))
+
+
+def test_nothing_but_the_fleets_own_requests_comes_past_the_proxy(site: After) -> None:
+    found = tricks.try_all(site)
+    unsigned = found.pop("`POST /v1/fleet/pull-messages`, not signed")
+    behind = found.pop("Fleet, and Control behind it on one connection")
+    assert (unsigned.answer, behind.answer) == ("401", "401, 403")
+    assert {name for name, one in found.items() if one.answer not in ("403", "400", "501")} == set()
+
+
+@pytest.mark.parametrize("who", ["nothing", "a device's key"])
+def test_nobody_lists_stops_submits_or_takes_a_run_at_the_public_port(
+    site: After, mallory: Door, who: str
+) -> None:
+    door = Door(site.public) if who == "nothing" else mallory
+    run = site.submit(site.app, seconds=1)
+    assert control.list_runs(door).answer == "403"
+    assert control.stop(site, door).answer == "403"
+    assert [found.answer for found in control.submit(site, door)] == ["403", "403, no run"]
+    assert control.ask_for_tasks(door, ["flwr-serverapp"])[0].status == 403
+    site.stop_run(run)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_is_too_large_does_not_reach_the_superlink(site: After, chunked: bool) -> None:
+    found = flood.big_body(Door(site.public), site.processes["superlink"].pid, chunked, size=2**25)
+    assert ": 413," in found.answer
+
+
+def test_a_device_reads_and_writes_in_its_own_name_alone(site: After, mallory: Door) -> None:
+    mine, other = mallory.activate(), numbers(site)["b"]
+    run = site.submit(site.app, seconds=10)
+    message, _ = as_node.wait_for(site, run, other)
+    assert as_node.pull_messages(mallory, other)[0].status == 401
+    forgeries: list[Message] = [
+        forged(run, SERVER, other),
+        forged(run, SERVER, SERVER),
+        forged(run, other, SERVER, message),
+    ]
+    for forgery in forgeries:
+        answer, taken = as_node.push(mallory, mine, forgery)
+        assert (answer.status, taken) == (403, False)
+    site.stop_run(run)
+
+
+def test_a_device_imports_no_code_but_what_it_allows_and_says_so(site: After) -> None:
+    submitted, code = control.submit(site, site.operator)
+    assert submitted.possible
+    assert not code.possible
+    assert "the server is told: `this device does not run the code …`" in code.answer
+
+
+@needs_root
+def test_other_users_of_the_machine_are_refused_at_its_ports(site: After) -> None:
+    link, node = OtherUsersDoor(site.link), OtherUsersDoor(site.node_port, tls=False)
+    assert control.list_runs(link).answer == "403"
+    assert control.ask_for_tasks(link, ["flwr-serverapp"])[0].status == 403
+    assert control.ask_for_tasks(node, ["flwr-clientapp"])[0].status == 403
+    assert readable(site.state / "superlink.db", site.state / "server.key") == []
