@@ -1,6 +1,6 @@
 """The scripts of deploy/, with real processes: a SuperLink over TLS and three SuperNodes.
 
-The nodes come in by the proxy, where there is nginx, as they should.
+The nodes come in by the proxy, where there is nginx, and show it their certificates.
 """
 
 from __future__ import annotations
@@ -144,17 +144,18 @@ def listens(port: int) -> bool:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A SuperLink, three registered nodes that are online, and the key of one that is not."""
-    running = Fleet(tmp_path_factory.mktemp("deployment"))
+    running, names = Fleet(tmp_path_factory.mktemp("deployment")), [*BUDGETS, "stranger"]
     try:
         for script, arguments in (
             ("certificates.sh", ["fleet.example.org"]),
-            ("keys.sh", [*BUDGETS, "stranger"]),
+            ("keys.sh", names),
+            ("certificates.sh", [str(running.folder / "nodes" / f"{name}.pub") for name in names]),
         ):
             assert running.run(script, *arguments).returncode == 0
         (running.folder / "superlink.db").touch(mode=0o644)  # as one of before was left
         running.start("superlink", "superlink.sh")
         if NGINX:
-            running.start("proxy", "proxy.sh")
+            running.start("proxy", "proxy.sh", CLIENT_CERTIFICATES="on")
         for port in ("CONTROL_PORT", "LINK_PORT"):
             wait_until(partial(listens, int(running.environment[port])), 60)
         keys = [str(running.folder / "nodes" / f"{name}.pub") for name in BUDGETS]
