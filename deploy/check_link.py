@@ -1,6 +1,6 @@
 """Says in one line what is in the way to the SuperLink, over TLS and by the proxy before it.
 
-    python3 check_link.py HOST PORT CA_CERTIFICATE
+    python3 check_link.py HOST PORT CA_CERTIFICATE [--certified]
 
 Ends with 0 where nothing is, 1 where nothing answers yet, 2 where something is set up wrongly:
 Flower itself would try again for ever in either case, and not say why.
@@ -14,11 +14,11 @@ from urllib.request import getproxies, proxy_bypass
 
 NOT_YET, WRONG = 1, 2
 SECONDS = 10
-NO_CERTIFICATE, NOBODY_BEHIND = 400, (502, 503, 504)  # what nginx answers
+NO_CERTIFICATE, NOT_OURS, NOBODY_BEHIND = 400, 403, (502, 503, 504)
 OTHER_NAME, EXPIRED = (62, 64), (9, 10)  # OpenSSL's codes: names and addresses; not yet, no more
 
 
-def complaint(host: str, port: int, authority: str) -> tuple[int, str]:
+def complaint(host: str, port: int, authority: str, certified: bool) -> tuple[int, str]:
     """The exit code, and what is wrong."""
     where = f"{host}:{port}"
     if "https" in getproxies() and not proxy_bypass(host):
@@ -30,30 +30,42 @@ def complaint(host: str, port: int, authority: str) -> tuple[int, str]:
     try:
         with socket.create_connection((host, port), SECONDS) as link:
             try:
-                return _of_answer(tls.wrap_socket(link, server_hostname=host), where)
+                safe = tls.wrap_socket(link, server_hostname=host)
             except ssl.SSLCertVerificationError as error:
                 return WRONG, f"the SuperLink at {where} {_of_certificate(error, host, authority)}"
+            except TimeoutError:
+                return NOT_YET, f"what listens at {where} does not answer"
             except (ssl.SSLError, OSError):
                 return WRONG, (
                     f"what listens at {where} does not speak TLS: is the SuperLink started with "
                     "--insecure, or is the port another program's?"
                 )
+            with safe:
+                return _of_answer(safe, where, certified)
     except OSError as error:
         return NOT_YET, f"no SuperLink answers at {where} ({error.strerror or error})"
 
 
-def _of_answer(link: ssl.SSLSocket, where: str) -> tuple[int, str]:
-    """Ask as a node does, but for nothing: any answer of the SuperLink's is a good one."""
-    with link:
-        request = f"POST /v1/fleet/get-run HTTP/1.1\r\nHost: {where}\r\nContent-Length: 0\r\n\r\n"
-        link.sendall(request.encode())
-        answer = http.client.HTTPResponse(link)
-        try:
-            answer.begin()
-        except http.client.HTTPException:
-            return WRONG, f"what listens at {where} is no SuperLink"
+def _of_answer(link: ssl.SSLSocket, where: str, certified: bool) -> tuple[int, str]:
+    """Ask as a node does, but for nothing: most answers of the SuperLink's are good ones."""
+    request = f"POST /v1/fleet/get-run HTTP/1.1\r\nHost: {where}\r\nContent-Length: 0\r\n\r\n"
+    link.sendall(request.encode())
+    answer = http.client.HTTPResponse(link)
+    try:
+        answer.begin()
+    except http.client.RemoteDisconnected as error:
+        return NOT_YET, f"what listens at {where} does not answer ({error})"
+    except http.client.HTTPException:
+        return WRONG, f"what listens at {where} is no SuperLink"
     if answer.status in NOBODY_BEHIND:
         return NOT_YET, f"the proxy at {where} answers, but no SuperLink behind it"
+    if answer.status == NO_CERTIFICATE and not certified:  # one cannot be shown from here
+        return WRONG, (
+            f"the proxy at {where} asks for a certificate: make one from this device's public key "
+            "(deploy/certificates.sh NODE.pub), and put it beside the key"
+        )
+    if answer.status == NOT_OURS:
+        return WRONG, f"the SuperLink at {where} answers only to the user who started it"
     return 0, ""
 
 
@@ -75,7 +87,7 @@ def _of_certificate(error: ssl.SSLCertVerificationError, host: str, authority: s
 
 
 if __name__ == "__main__":
-    code, text = complaint(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    code, text = complaint(sys.argv[1], int(sys.argv[2]), sys.argv[3], len(sys.argv) > 4)
     if text:
         print(text)
     sys.exit(code)

@@ -27,6 +27,7 @@ sed -e "s|@CLIENT_CERTIFICATES@|$verify|" \
   -e "s|@BURST@|${BURST:-1000}|" -e "s|@DELAY@|$((${BURST:-1000} / 2))|" -e "s|@CONNECTIONS@|${CONNECTIONS:-256}|" \
   "$APP/deploy/nginx.conf" > "$STATE/nginx/nginx.conf"
 
-# As its own user, which the SuperLink answers to; started by root it would change to another.
+# As its own user, which the SuperLink answers to. Started by root it would change to another; better
+# let none of all this be root's.
 user=$( ((EUID)) || echo "user $(id -un) $(id -gn);")
 exec nginx -p "$STATE/nginx/" -c "$STATE/nginx/nginx.conf" -e stderr -g "daemon off; $user"

@@ -24,7 +24,7 @@ TOML
 }
 
 # Say what is in the way of a device, or of an operator: 1 if the SuperLink may come, 2 if it is wrong.
-check_link() { python3 "$APP/deploy/check_link.py" "$LINK_HOST" "$LINK_PORT" "$STATE/ca.crt"; }
+check_link() { python3 "$APP/deploy/check_link.py" "$LINK_HOST" "$LINK_PORT" "$STATE/ca.crt" "$@"; }
 check_control() { python3 "$APP/deploy/check_link.py" 127.0.0.1 "$CONTROL_PORT" "$STATE/ca.crt"; }
 
 check_certificate() {

@@ -11,9 +11,10 @@ set -euo pipefail
 source "$(dirname "$0")/settings.sh"
 check_certificate
 
-# Who trains, what was submitted and all messages are in the database: its owner's alone. SQLite
-# gives the files beside it the same mode.
-(umask 077; touch "$STATE/superlink.db")
+# Who trains, what was submitted and all messages are in the database, what came of it in `runs`: its
+# owner's alone. SQLite gives the files beside the database the same mode.
+umask 077
+touch "$STATE/superlink.db"
 chmod go= "$STATE"/superlink.db* "$STATE/server.key"
 
 exec nestfl-superlink \

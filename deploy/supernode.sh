@@ -34,7 +34,7 @@ reach_link() {
   local began=$SECONDS said= told code
   while true; do
     code=0
-    told=$(check_link) || code=$?
+    told=$(check_link ${certificate[@]:+--certified}) || code=$?
     [[ ! $stopped ]] || exit 0
     if ((code == 0)); then
       [[ ! $said ]] || well=$SECONDS  # what was waited is no refusal
@@ -42,7 +42,8 @@ reach_link() {
     fi
     [[ $told == "$said" ]] || echo "$node: $told; trying again every 5 s" >&2
     said=$told
-    ((code == 1 || SECONDS - began < patience)) || die "$node: gave up: $told"
+    ((code != 1)) || began=$SECONDS
+    ((SECONDS - began < patience)) || ((code == 1)) || die "$node: gave up: $told"
     pause
   done
 }

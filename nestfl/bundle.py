@@ -21,10 +21,12 @@ def app_files(checkout: Path) -> dict[str, Path]:
     """Return the files of the app by their names in it, and what Flower chooses them by."""
     try:
         settings = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
-        patterns = settings["tool"]["flwr"]["app"]["fab-include"]
+        app = settings["tool"]["flwr"]["app"]
+        app["components"]
     except (OSError, KeyError, tomllib.TOMLDecodeError):
         raise BundleError(f"no Flower app in {checkout}: expected a checkout of nestfl") from None
-    files = {file for pattern in patterns for file in checkout.glob(pattern)}
+    patterns = app.get("fab-include", ["**/*"])
+    files = {file for pattern in patterns for file in checkout.glob(pattern) if file.is_file()}
     files |= {checkout / name for name in SETTINGS if (checkout / name).is_file()}
     found = {file.relative_to(checkout).as_posix(): file for file in files if not file.is_symlink()}
     return dict(sorted(found.items()))

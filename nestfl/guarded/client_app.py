@@ -1,6 +1,6 @@
 """`flwr-clientapp`, that runs the code which this device allows and no other.
 
-    python -m nestfl.guarded.client_app ADDRESS PARENT OWN_CODE < TOKEN
+    python -m nestfl.guarded.client_app PORT PARENT OWN_CODE NODE_CONFIG < TOKEN
 
 Flower unpacks and imports whatever bundle a run brings. Here its fingerprint is looked at first: a
 bundle that is not allowed is never written to disk, and the server is told why.
@@ -18,16 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.cli.install import install_from_fab
-from flwr.common.config import get_project_dir
+from flwr.common.config import get_project_dir, parse_config_args
 from flwr.common.constant import APP_DIR
 from flwr.supercore.utils import get_flwr_home
 from flwr.supernode.runtime import run_clientapp
 
 from nestfl.guarded.flower import replace
+from nestfl.guarded.own_user import LOOPBACK, is_own
 from nestfl.guarded.pinned_code import CodeError, allowed_code, check_code
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
+    from flwr.app.user_config import UserConfig
     from flwr.supercore.fab import Fab
     from flwr.supercore.run import Run
 
@@ -41,6 +43,8 @@ class Gate:
 
     own: str
     """The fingerprint of this device's checkout."""
+    node_config: UserConfig
+    """What the owner of this device said; not what comes with a task, which might be another's."""
     task: tuple[Message, Context, Run, Fab] | None = None
 
     def close(self) -> None:
@@ -50,15 +54,17 @@ class Gate:
         replace(run_clientapp, "install_from_fab", self.install)
 
     def pull(self, client: Any) -> tuple[Message, Context, Run, Fab]:
-        """Remember what the task is."""
-        self.task = self.pull_from_flower(client)
+        """Remember what the task is, and give it the node config."""
+        message, context, run, fab = self.pull_from_flower(client)
+        context.node_config = self.node_config
+        self.task = message, context, run, fab
         return self.task
 
     def install(self, bundle: bytes, skip_prompt: bool = False) -> Path:
         """Install a bundle, if it is allowed, where nothing else is."""
         assert self.task is not None
-        _, context, run, fab = self.task
-        said = context.node_config.get("code")
+        _, _, run, fab = self.task
+        said = self.node_config.get("code")
         check_code(bundle, allowed_code(None if said is None else str(said), self.own))
         os.environ["FLWR_HOME"] = str(installed(bundle, get_flwr_home() / "bundles"))
         (folder,) = (get_flwr_home() / APP_DIR).iterdir()
@@ -87,10 +93,13 @@ def installed(bundle: bytes, folder: Path) -> Path:
 
 def main() -> None:
     """Do one task."""
-    address, parent, own = sys.argv[1:]
+    port, parent, own, said = sys.argv[1:]
     token = sys.stdin.readline().strip()
+    if not is_own(int(port)):
+        sys.exit(f"port {port} is not this user's")
     os.environ[DEVICE] = "1"
-    Gate(own).close()
+    Gate(own, parse_config_args([said] if said else None)).close()
+    address = f"{LOOPBACK}:{port}"
     run_clientapp.run_clientapp(address, token, insecure=True, parent_pid=int(parent))
 
 

@@ -1,6 +1,6 @@
 """`flower-superexec` of a device: takes the SuperNode's tasks and starts `client_app` for them.
 
-    python -m nestfl.guarded.launcher ADDRESS PARENT OWN_CODE < SECRET
+    python -m nestfl.guarded.launcher PORT PARENT OWN_CODE NODE_CONFIG < SECRET
 
 Flower's own would start any kind of task, and show its token to all who can list processes.
 """
@@ -16,6 +16,7 @@ from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
 
 from nestfl.guarded.flower import replace
+from nestfl.guarded.own_user import LOOPBACK, is_own
 
 CLIENT_APP = [sys.executable, "-P", "-m", "nestfl.guarded.client_app"]
 
@@ -23,8 +24,8 @@ CLIENT_APP = [sys.executable, "-P", "-m", "nestfl.guarded.client_app"]
 class ClientAppsOnly(SubprocessExecutor):
     """Starts client apps behind their gate, and nothing else."""
 
-    def __init__(self, own: str) -> None:
-        self.own = own
+    def __init__(self, port: int, *told: str) -> None:
+        self.port, self.told = port, told
 
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], **_: object
@@ -36,7 +37,9 @@ class ClientAppsOnly(SubprocessExecutor):
         """Start one, with its token where no other user reads it."""
         if spec.task_type != TaskType.CLIENT_APP:
             return LaunchResult.failed(f"this device runs no {spec.task_type}")
-        command = [*CLIENT_APP, spec.runtime_api_address, str(spec.parent_pid), self.own]
+        if not is_own(self.port):  # the SuperNode has ended, and another user has its port
+            return LaunchResult.failed(f"port {self.port} is not this user's")
+        command = [*CLIENT_APP, str(self.port), str(spec.parent_pid), *self.told]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
         assert process.stdin is not None
         with process.stdin as token:
@@ -46,10 +49,10 @@ class ClientAppsOnly(SubprocessExecutor):
 
 def main() -> None:
     """Take tasks until the SuperNode ends."""
-    address, parent, own = sys.argv[1:]
-    replace(run_superexec, "get_executor", lambda *_, **__: ClientAppsOnly(own))
+    port, parent, *told = sys.argv[1:]
+    replace(run_superexec, "get_executor", lambda *_, **__: ClientAppsOnly(int(port), *told))
     run_superexec.run_superexec(
-        runtime_api_address=address,
+        runtime_api_address=f"{LOOPBACK}:{port}",
         insecure=True,
         superexec_auth_secret=sys.stdin.buffer.read(),
         parent_pid=int(parent),

@@ -18,8 +18,11 @@ from warnings import warn
 import uvicorn
 
 CONNECTIONS = Path("/proc/net/tcp")
-ESTABLISHED = "01"
-"""The only state whose owner is told: that of a connection which its process has closed is 0."""
+ESTABLISHED, LISTENING = "01", "0A"
+"""The states whose owner is told: that of a connection which its process has closed is 0."""
+NOBODY = "00000000:0000"
+"""The other end of a port that listens."""
+LOOPBACK, BACKLOG = "127.0.0.1", 128
 FLEET = "/v1/fleet/"
 REFUSAL = b"this port answers only to the user who started it\n"
 UNKNOWN = b"whose connection this is cannot be told now\n"
@@ -34,24 +37,42 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-def guard_servers(proxy_user: int | None = None) -> None:
-    """Make every server that this process starts answer to its own user alone.
+def own_port(port: int) -> socket.socket:
+    """Take a port of loopback, any for 0, and listen: from now on it is nobody else's.
+
+    Who connects is answered when the server has started.
+    """
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((LOOPBACK, port))
+    listener.listen(BACKLOG)
+    return listener
+
+
+def guard_servers(listener: socket.socket | None = None, proxy_user: int | None = None) -> None:
+    """Make the server that this process starts answer to its own user alone, at a port of its own.
 
     The user of a proxy in front of it, where that is another one, reaches the Fleet API.
     """
     if not CONNECTIONS.exists():
+        if sys.platform == "linux":
+            sys.exit(f"{CONNECTIONS} is not there, and without it all users could reach this port")
         text = "only Linux tells whose a connection is: all users of this machine reach its ports"
         warn(text, stacklevel=2)
         return
-    start = uvicorn.Config.__init__
+    configure, run = uvicorn.Config.__init__, uvicorn.Server.run
 
-    @wraps(start)
+    @wraps(configure)
     def guarded(self: uvicorn.Config, app: Any, *arguments: Any, **options: Any) -> None:
         # Else a header of the request could say whose connection it is.
         options["proxy_headers"] = False
-        start(self, OwnUserOnly(app, proxy_user), *arguments, **options)
+        configure(self, OwnUserOnly(app, proxy_user), *arguments, **options)
+
+    def listening(self: uvicorn.Server) -> None:
+        run(self, [listener] if listener else None)
 
     uvicorn.Config.__init__ = guarded  # type: ignore[method-assign]
+    uvicorn.Server.run = listening  # type: ignore[method-assign,assignment]
 
 
 class OwnUserOnly:
@@ -85,11 +106,21 @@ def owner(client: Address | None, server: Address | None) -> int | None:
     """Return the user whose connection to a server of this machine it is; None if nobody's."""
     if client is None or server is None:
         return None
-    ends = [_written(client), _written(server)]
+    return _user_of([_written(client), _written(server), ESTABLISHED])
+
+
+def is_own(port: int) -> bool:
+    """Return whether it is this user who listens at a port of loopback, as far as can be told."""
+    if not CONNECTIONS.exists():
+        return True
+    return _user_of([_written((LOOPBACK, port)), NOBODY, LISTENING]) == os.getuid()
+
+
+def _user_of(connection: list[str]) -> int | None:
     for _ in range(LOOKS):
         for line in CONNECTIONS.read_text().splitlines()[1:]:
             fields = line.split()
-            if fields[1:4] == [*ends, ESTABLISHED]:
+            if fields[1:4] == connection:
                 return int(fields[7])
     return None
 

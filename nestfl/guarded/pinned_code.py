@@ -13,8 +13,6 @@ from zipfile import BadZipFile, ZipFile
 
 from nestfl.bundle import app_files
 
-MANIFEST = ".info/CONTENT"
-"""Flower's own list of a bundle's files, which says nothing that they do not."""
 LARGEST = 64 * 2**20
 """The most bytes that the files of a bundle may have together."""
 ANY = "any"
@@ -28,7 +26,7 @@ def fingerprint(bundle: bytes) -> str:
     """Return what tells a bundle's files from all others, however they were compressed."""
     try:
         with ZipFile(BytesIO(bundle)) as archive:
-            files = [file for file in archive.infolist() if file.filename != MANIFEST]
+            files = archive.infolist()
             size = sum(file.file_size for file in files)
             if size > LARGEST:
                 raise CodeError(f"the run's bundle holds {size} bytes: expected at most {LARGEST}")

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.serialization import (
@@ -28,22 +29,25 @@ from flwr.supernode.cli.flower_supernode import flower_supernode
 
 from nestfl.bundle import CHECKOUT, BundleError
 from nestfl.guarded.flower import replace
-from nestfl.guarded.own_user import guard_servers
+from nestfl.guarded.own_user import guard_servers, own_port
 from nestfl.guarded.pinned_code import CodeError, allowed_code, fingerprint_of
 
 LAUNCHER = [sys.executable, "-P", "-m", "nestfl.guarded.launcher"]
 SECRET_BYTES = 32
+TOO_MANY, BUSY = 429, 503
 
 
 def main() -> None:
     """Serve until it is stopped."""
     ours, flowers = options()
     own = checked_code(ours.node_config)
-    guard_servers()
-    if ours.client_certificate is not None:
-        present(ours.client_certificate, ours.auth_supernode_private_key, ours.root_certificates)
+    try:
+        guard_servers(own_port(ours.port))
+    except OSError as error:
+        sys.exit(f"port {ours.port} cannot be had ({error.strerror}): choose another (NODE_PORT)")
+    connect_patiently(certificate_of(ours) if ours.client_certificate is not None else None)
     secret = secrets.token_bytes(SECRET_BYTES)
-    command = [*LAUNCHER, f"127.0.0.1:{ours.port}", str(os.getpid()), own]
+    command = [*LAUNCHER, str(ours.port), str(os.getpid()), own, ours.node_config]
     launcher = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert launcher.stdin is not None
     with launcher.stdin as to_launcher:
@@ -58,8 +62,8 @@ def options() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--client-certificate", type=Path)
     ours, flowers = parser.parse_known_args()
-    for name, default in (("node-config", ""), ("port", "9094")):
-        parser.add_argument(f"--{name}", default=default)
+    parser.add_argument("--node-config", default="")
+    parser.add_argument("--port", type=int, default=9094)
     for name in ("auth-supernode-private-key", "root-certificates"):
         parser.add_argument(f"--{name}", type=Path)
     parser.parse_known_args(flowers, ours)
@@ -82,20 +86,34 @@ def checked_code(node_config: str) -> str:
     return own
 
 
-def present(certificate: Path, key: Path, authority: Path) -> None:
-    """Show a certificate to whoever asks for one when this process connects to it.
+def certificate_of(ours: argparse.Namespace) -> ssl.SSLContext:
+    """Return what shows the certificate to whoever asks for one when this process connects to it.
 
     Its key is the SuperNode's own, which is in a format of SSH's that TLS does not read.
     """
-    tls = ssl.create_default_context(cafile=authority)
-    private = load_ssh_private_key(key.read_bytes(), None)
+    tls = ssl.create_default_context(cafile=ours.root_certificates)
+    private = load_ssh_private_key(ours.auth_supernode_private_key.read_bytes(), None)
     plain = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     with tempfile.NamedTemporaryFile() as file:  # its owner's alone
         file.write(plain)
         file.flush()
-        tls.load_cert_chain(certificate, file.name)
+        tls.load_cert_chain(ours.client_certificate, file.name)
+    return tls
+
+
+def connect_patiently(tls: ssl.SSLContext | None) -> None:
+    """Make Flower ask again where a proxy says that it gets too many requests; it would give up."""
     client = httpx.Client
-    replace(httpx, "Client", lambda **options: client(**(options | {"verify": tls})))
+
+    def come_back_later(response: httpx.Response) -> None:
+        if response.status_code == TOO_MANY:
+            response.status_code = BUSY
+
+    def patient(**options: Any) -> httpx.Client:
+        shown = {} if tls is None else {"verify": tls}
+        return client(**(options | shown), event_hooks={"response": [come_back_later]})
+
+    replace(httpx, "Client", patient)
 
 
 def readable_once(secret: bytes) -> str:

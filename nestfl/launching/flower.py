@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,12 +17,15 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 from nestfl.bundle import BundleError, app_files, copy_app
+from nestfl.guarded.own_user import own_port
 from nestfl.launching.process_group import ProcessGroup
 from protocol.environment import MEMORY, private_ray
 from server_app.record.files import MEMORY_FOLDER
 
 STARTUP_SECONDS = 120.0
 CONNECTION = "nestfl"
+LISTENER = "NESTFL_LISTENER"
+"""What tells nestfl/guarded/superlink.py, which is not imported here, its port's descriptor."""
 SUPERLINK = [sys.executable, "-P", "-m", "nestfl.guarded.superlink"]
 """Flower's, which without a guard would run what any user of this machine submits."""
 
@@ -84,8 +86,7 @@ def flower_run(
         log.open("ab") as output,
         ProcessGroup(_environment(Path(home), Path(ray), log.parent), Path(home)) as group,
     ):
-        port = _free_port()
-        _start_superlink(group, port, Path(home), check)
+        port = _start_superlink(group, Path(home), check)
         copy_app(app_dir, Path(home, "app"))  # Flower would look through all of a checkout
         _write_toml(Path(home, "run.toml"), run_config)
         Path(home, "config.toml").write_text(
@@ -104,12 +105,19 @@ def _temporary_directory(folder: str | None = None) -> tempfile.TemporaryDirecto
     return tempfile.TemporaryDirectory(prefix="nestfl-", dir=folder, ignore_cleanup_errors=True)
 
 
-def _start_superlink(group: ProcessGroup, port: int, home: Path, check: Callable[[], None]) -> None:
-    address = f"127.0.0.1:{port}"
-    serve = ["--simulation", "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)]
-    work = ["--runtime-api-address", address, "--parent-pid", str(os.getpid())]
-    with (home / "superlink.log").open("wb") as output:
-        superlink = group.start([*SUPERLINK, "--insecure", *serve], output)
+def _start_superlink(group: ProcessGroup, home: Path, check: Callable[[], None]) -> int:
+    """Start it, and what takes its tasks; return its port.
+
+    The port is taken here, and is nobody else's at any time: whoever had it could give tasks.
+    """
+    with own_port(0) as listener, (home / "superlink.log").open("wb") as output:
+        port = str(listener.getsockname()[1])
+        serve = ["--simulation", "--isolation", "process", "--host", "127.0.0.1", "--port", port]
+        number = listener.fileno()
+        command, taken = [*SUPERLINK, "--insecure", *serve], {LISTENER: str(number)}
+        superlink = group.start(command, output, taken, [number])
+        address = f"127.0.0.1:{port}"
+        work = ["--runtime-api-address", address, "--parent-pid", str(superlink.pid)]
         group.start([_script("flower-superexec"), "--insecure", *work], output)
     deadline = time.monotonic() + STARTUP_SECONDS
     while not _answers(address) or superlink.poll() is not None:
@@ -118,6 +126,7 @@ def _start_superlink(group: ProcessGroup, port: int, home: Path, check: Callable
             raise LaunchError("\n".join(["Flower's SuperLink did not start:", *last_lines]))
         check()
         time.sleep(0.05)
+    return int(port)
 
 
 def _answers(address: str) -> bool:
@@ -156,13 +165,6 @@ def _script(name: str) -> str:
     if found is None:
         raise LaunchError(f"the command {name} is missing: is flwr[simulation] installed?")
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _write_toml(path: Path, values: Mapping[str, str | bool]) -> None:

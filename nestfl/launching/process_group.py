@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -39,8 +39,9 @@ class ProcessGroup:
         command: Sequence[str],
         output: IO[bytes] | None,
         environment: Mapping[str, str] | None = None,
+        descriptors: Collection[int] = (),
     ) -> subprocess.Popen[bytes]:
-        """Start a process of the group, with something more in its environment."""
+        """Start a process of the group, with something more in its environment, and open files."""
         process = subprocess.Popen(
             command,
             env={**self._env, **(environment or {})},
@@ -48,6 +49,7 @@ class ProcessGroup:
             stdin=subprocess.DEVNULL,
             stdout=output or subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
+            pass_fds=descriptors,
             process_group=self._started[0].pid if self._started else 0,
         )
         self._started.append(process)

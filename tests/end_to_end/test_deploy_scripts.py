@@ -203,9 +203,9 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def check(scripts: Scripts, port: str, host: str = "127.0.0.1") -> tuple[int, str]:
+def check(scripts: Scripts, port: str, host: str = "127.0.0.1", *more: str) -> tuple[int, str]:
     script, authority = str(DEPLOY / "check_link.py"), str(scripts.state / "ca.crt")
-    command = [sys.executable, script, host, port, authority]
+    command = [sys.executable, script, host, port, authority, *more]
     done = subprocess.run(command, env=scripts.environment, capture_output=True, text=True)
     assert done.stderr == ""
     return done.returncode, done.stdout
@@ -239,6 +239,7 @@ def test_a_certificate_of_another_authority_is_told(certified: Scripts, tmp_path
     assert "has a certificate of another authority than" in said
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is there on Linux alone")
 def test_a_certificate_without_the_name_is_told(scripts: Scripts) -> None:
     assert scripts.run("certificates.sh", "fleet.example.org")[0] == 0
     with listening(server_of(scripts.state), host="127.0.0.2") as port:
@@ -251,6 +252,23 @@ def test_the_servers_own_machine_is_always_a_name_of_its_certificate(scripts: Sc
     code, said = scripts.run("certificates.sh", "fleet.example.org", "localhost")
     assert code == 0
     assert "server.pem: DNS:fleet.example.org DNS:localhost IP:127.0.0.1, for 90 days" in said
+
+
+def test_a_proxy_that_asks_for_a_certificate_is_told_unless_there_is_one(
+    certified: Scripts,
+) -> None:
+    with listening(server_of(certified.state), status=400) as port:
+        code, said = check(certified, port)
+        assert code == 2
+        assert "asks for a certificate: make one from this device's public key" in said
+        assert check(certified, port, "127.0.0.1", "--certified") == (0, "")
+
+
+def test_a_superlink_of_another_user_is_told(certified: Scripts) -> None:
+    with listening(server_of(certified.state), status=403) as port:
+        code, said = check(certified, port)
+    assert code == 2
+    assert said.endswith("answers only to the user who started it\n")
 
 
 def test_a_proxy_without_a_superlink_behind_it_may_still_get_one(certified: Scripts) -> None:

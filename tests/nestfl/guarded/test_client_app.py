@@ -41,13 +41,14 @@ def gate(bundle: bytes, node_config: dict[str, Any], **said: str) -> Gate:
     """The gate of a device with this bundle's code, when a task of a run has come."""
     named = {"fab_id": "us/small", "fab_version": "1.0"} | said
     hash_str = named.pop("hash_str", hashlib.sha256(bundle).hexdigest())
+    lies = {"code": "any"}  # of whoever gives the task
     task: Any = (
         None,
-        SimpleNamespace(node_config=node_config),
+        SimpleNamespace(node_config=lies),
         SimpleNamespace(**named),
         SimpleNamespace(hash_str=hash_str),
     )
-    return Gate(fingerprint(BUNDLE), task)
+    return Gate(fingerprint(BUNDLE), node_config, task)
 
 
 def files(folder: Path) -> list[str]:
@@ -91,6 +92,15 @@ def test_what_is_imported_is_what_was_checked(said: dict[str, str]) -> None:
     """Flower goes by the names that the server gives, to whatever is in that folder."""
     with pytest.raises(CodeError, match="the run names"):
         gate(BUNDLE, {}, **said).install(BUNDLE)
+
+
+def test_the_run_is_told_the_owners_node_config_and_no_other() -> None:
+    own = {"data": "/photos"}
+    device = gate(BUNDLE, own)
+    task: Any = device.task
+    device.pull_from_flower = lambda _: task
+    _, context, _, _ = device.pull(None)
+    assert context.node_config == own
 
 
 def test_a_bundle_that_was_planted_under_the_same_short_name_is_not_used(home: Path) -> None:

@@ -13,7 +13,17 @@ import httpx
 import pytest
 import uvicorn
 
-from nestfl.guarded.own_user import REFUSAL, OwnUserOnly, Receive, Scope, Send, guard_servers, owner
+from nestfl.guarded.own_user import (
+    REFUSAL,
+    OwnUserOnly,
+    Receive,
+    Scope,
+    Send,
+    guard_servers,
+    is_own,
+    own_port,
+    owner,
+)
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/net/tcp").exists(), reason="only Linux tells whose a connection is"
@@ -84,6 +94,15 @@ def test_a_half_closed_connection_is_nobodys() -> None:
         assert owner(client.getsockname(), server.getsockname()) is None
 
 
+def test_a_port_that_is_taken_is_its_users_before_a_server_answers() -> None:
+    with own_port(0) as listener:
+        port = listener.getsockname()[1]
+        assert is_own(port)
+        with pytest.raises(OSError, match="in use"):
+            own_port(port)
+    assert not is_own(port)
+
+
 def test_its_own_user_is_answered() -> None:
     with serving(OwnUserOnly(echo)) as port:
         answer = post(port, "/v1/control/list-runs", b"hello")
@@ -110,10 +129,18 @@ def test_a_header_does_not_say_whose_a_connection_is(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uvicorn.Config, "__init__", uvicorn.Config.__init__)  # put back after
-    guard_servers()
-    with serving(echo) as port, socket.create_connection(("127.0.0.1", port)) as honest:
-        host, number = honest.getsockname()
-        assert post(port, "/", headers={name: f"{host}:{number}"}).status_code == 403
+    monkeypatch.setattr(uvicorn.Server, "run", uvicorn.Server.run)
+    with own_port(0) as listener:
+        guard_servers(listener)
+        server = uvicorn.Server(uvicorn.Config(echo, port=1, lifespan="off", log_level="error"))
+        thread = threading.Thread(target=server.run)
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as honest:  # before it has started
+            thread.start()
+            said = "{}:{}".format(*honest.getsockname())
+            assert post(port, "/", headers={name: said}).status_code == 403
+        server.should_exit = True
+        thread.join()
 
 
 def test_whose_connection_cannot_be_told_is_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from nestfl.bundle import CHECKOUT
 from nestfl.guarded import supernode
+from nestfl.guarded.own_user import own_port
 from nestfl.guarded.pinned_code import fingerprint_of
 from tests.support.deploy_scripts import Scripts
 
@@ -28,7 +29,7 @@ def test_all_arguments_but_the_certificate_are_flowers(monkeypatch: pytest.Monke
     assert flowers == theirs
     assert (ours.client_certificate, ours.port, ours.node_config) == (
         Path("phone.crt"),
-        "12",
+        12,
         "budget=1.0",
     )
 
@@ -83,8 +84,43 @@ def test_a_device_shows_its_certificate_to_who_asks_for_one(
         thread.start()
         key = tmp_path / "nodes" / "phone"
         monkeypatch.setattr(httpx, "Client", httpx.Client)  # put back after
-        supernode.present(key.with_suffix(".crt"), key, tmp_path / "ca.crt")
+        given(
+            monkeypatch,
+            *("--client-certificate", str(key.with_suffix(".crt"))),
+            *("--auth-supernode-private-key", str(key)),
+            *("--root-certificates", str(tmp_path / "ca.crt")),
+        )
+        supernode.connect_patiently(supernode.certificate_of(supernode.options()[0]))
         with httpx.Client(verify=False, trust_env=False) as client:
             client.get(f"https://127.0.0.1:{server.server_address[1]}/")
         thread.join()
     assert seen[0]["subject"] == ((("commonName", "phone"),),)  # type: ignore[index]
+
+
+def test_a_device_that_asks_too_much_comes_back_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower gives up after a 429, and waits after a 503."""
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(429)
+            self.end_headers()
+
+    monkeypatch.setattr(httpx, "Client", httpx.Client)  # put back after
+    supernode.connect_patiently(None)
+    with HTTPServer(("127.0.0.1", 0), Proxy) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with httpx.Client(trust_env=False) as client:
+            answer = client.get(f"http://127.0.0.1:{server.server_address[1]}/")
+        thread.join()
+    assert answer.status_code == 503
+    with pytest.raises(httpx.HTTPStatusError, match="503"):
+        answer.raise_for_status()
+
+
+def test_a_port_of_another_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_port(0) as taken:
+        port = taken.getsockname()[1]
+        given(monkeypatch, "--port", str(port), "--node-config", 'code="any"')
+        with pytest.raises(SystemExit, match=f"port {port} cannot be had"):
+            supernode.main()

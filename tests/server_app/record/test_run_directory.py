@@ -69,7 +69,7 @@ def test_a_start_that_fails_leaves_nothing_that_blocks_the_next_one(
     mine = Choice(1, str(tmp_path / "runs"), "mine", device="cpu")
     for _ in range(2):
         assert run(Request(app_dir=tmp_path, quiet=True), choose=lambda overrides: mine) == 1
-        assert "the command flower-superlink is missing" in capsys.readouterr().err
+        assert "the command flower-superexec is missing" in capsys.readouterr().err
         assert list((tmp_path / "runs").iterdir()) == []
 
 
