@@ -12,6 +12,7 @@ from pathlib import Path
 from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
 
+CONFUSION_FILE = "confusion.json"
 FLEET_FILE = "fleet.json"
 LOG_FILE = "flower.log"
 METRICS_FILE = "metrics.jsonl"

@@ -73,6 +73,7 @@ class FleetRecord(Start):
     clients: dict[str, ClientFacts]  # by number
     parts: list[PartFacts]  # in the network's order
     resumed: list[Resumption]
+    classes: NotRequired[list[str]]  # their names; none of a running text
 
 
 def fleet_record(method: Method, command: str) -> FleetRecord:
@@ -87,6 +88,7 @@ def fleet_record(method: Method, command: str) -> FleetRecord:
         "clients": clients_of(method),
         "parts": _parts(method, sizes),
         "resumed": [],
+        "classes": list(federation.dataset.facts.classes),
     }
 
 
@@ -110,8 +112,9 @@ def resumed(first: FleetRecord, again: FleetRecord, after: int) -> FleetRecord:
         "after": after,
     }
     clients = {**first["clients"], **again["clients"]}
+    known: FleetRecord = {**again, **first}  # an older version may have told less
     return {
-        **first,
+        **known,
         "clients": {number: clients[number] for number in sorted(clients, key=int)},
         "resumed": [*first["resumed"], start],
     }
