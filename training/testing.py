@@ -85,7 +85,7 @@ def evaluate(
     if by_class:
         confusions[-1] = _counted(torch.cat(told).cpu(), answers.shape[2])
     found = zip(loss.tolist(), accuracy.tolist(), answered, confusions, strict=True)
-    return [ExitReport(each, share, len(data), *more) for each, share, *more in found]
+    return [ExitReport(each, share, len(data), own, counts) for each, share, own, counts in found]
 
 
 def _counted(pairs: Tensor, classes: int) -> Tensor:

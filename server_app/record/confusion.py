@@ -45,9 +45,8 @@ def without_confusion(metrics: RoundMetrics) -> RoundMetrics:
 
 def write_confusion(file: Path, found: Confusion) -> None:
     """Write the newest matrices in the place of those before, a line for each level."""
-    levels = ",\n".join(
-        f" {json.dumps(name)}: {json.dumps(m)}" for name, m in found["levels"].items()
-    )
+    rows = (f" {json.dumps(name)}: {json.dumps(each)}" for name, each in found["levels"].items())
+    levels = ",\n".join(rows)
     write_text(file, f'{{"round": {found["round"]}, "levels": {{\n{levels}\n}}}}\n')
 
 
@@ -57,6 +56,5 @@ def read_confusion(file: Path) -> Confusion | None:
         found: Confusion = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return (
-        found if isinstance(found, dict) and found.keys() >= Confusion.__required_keys__ else None
-    )
+    known = isinstance(found, dict) and Confusion.__required_keys__ <= found.keys()
+    return found if known else None

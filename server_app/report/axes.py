@@ -142,9 +142,10 @@ def svg_of(
     x: Scale | None = None,
     y: Scale = ACCURACY,
     height: float = HEIGHT,
+    data: str = "",
 ) -> Markup:
-    """Return the drawing; with axes, the script can tell the values at any place."""
-    known = ""
+    """Return the drawing; with axes, or with `data`, the script can tell the values at a place."""
+    known = data
     if across and up and x:
         ends = " ".join(
             f"{value:.6g}"

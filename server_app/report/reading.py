@@ -12,7 +12,14 @@ import yaml
 from server_app.budgets import BudgetFacts
 from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
-from server_app.record.files import FLEET_FILE, METRICS_FILE, PROGRESS_FILE, SUMMARY_FILE
+from server_app.record.confusion import read_confusion
+from server_app.record.files import (
+    CONFUSION_FILE,
+    FLEET_FILE,
+    METRICS_FILE,
+    PROGRESS_FILE,
+    SUMMARY_FILE,
+)
 from server_app.record.fleet_record import read_fleet
 from server_app.record.metrics import RoundMetrics, read_metrics
 from server_app.report.run_data import RunData
@@ -38,6 +45,7 @@ def read_run(directory: Path, at_best: bool = False) -> RunData:
         reason=None if finished else _reason(directory / PROGRESS_FILE),
         at_best=at_best,
         recorded_budgets=_budgets(directory / SUMMARY_FILE) if finished else {},
+        confusion=read_confusion(directory / CONFUSION_FILE),
     )
     if at_best and run.best_round is None:
         raise ConfigError(
