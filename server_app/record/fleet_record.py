@@ -68,12 +68,15 @@ class Resumption(Start):
     after: int  # the round that it went on after
 
 
-class FleetRecord(Start):
+class Classes(TypedDict, total=False):
+    classes: list[str]  # their names; none of a running text, nor of a run of an older version
+
+
+class FleetRecord(Start, Classes):
     levels: list[LevelFacts]
     clients: dict[str, ClientFacts]  # by number
     parts: list[PartFacts]  # in the network's order
     resumed: list[Resumption]
-    classes: NotRequired[list[str]]  # their names; none of a running text
 
 
 def fleet_record(method: Method, command: str) -> FleetRecord:

@@ -80,6 +80,7 @@ class Scale:
 
 ACCURACY = Scale("accuracy", "percent")
 PERPLEXITY = Scale("perplexity")
+LOSS = Scale("loss")
 
 
 def axis_of(values: Sequence[float], start: float, end: float, room: float = 0.0) -> Axis:

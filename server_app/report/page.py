@@ -14,13 +14,14 @@ from server_app.record.files import write_text
 from server_app.report.amounts import percent
 from server_app.report.cards import Card, cards_of
 from server_app.report.class_section import ClassSection, class_section
-from server_app.report.client_section import spread_figures, spread_table
+from server_app.report.client_section import clients_table, spread_figures, spread_table
 from server_app.report.computation_section import computation_table
 from server_app.report.curves import (
     Figure,
     Legend,
     accuracy_figures,
     front_figure,
+    loss_figures,
     perplexity_figures,
 )
 from server_app.report.fault_section import faults_chart, faults_sentence, faults_tables
@@ -85,6 +86,7 @@ class Page:
     level_legend: Legend
     spread: Sequence[Figure]
     spread_table: Table | None
+    clients_table: Table | None
     faults: str
     faults_chart: Markup | None
     fault_tables: Sequence[Table]
@@ -192,7 +194,7 @@ def page_of(
             levels_table(groups[0]) if alone else groups_table(groups),
             *perplexity_tables(groups),
         ],
-        figures=[*accuracy_figures(groups), *perplexity_figures(groups)],
+        figures=[*accuracy_figures(groups), *perplexity_figures(groups), *loss_figures(groups)],
         classes=class_section(groups),
         front=front_figure(groups),
         has_budgets=any(run.budgets for group in groups for run in group.runs),
@@ -203,6 +205,7 @@ def page_of(
         level_legend=[(n, f"level {level}") for n, level in enumerate(first.level_facts)],
         spread=spread_figures(groups),
         spread_table=spread_table(groups),
+        clients_table=clients_table(groups),
         faults=faults_sentence(groups),
         faults_chart=faults_chart(first) if len(read) == 1 else None,
         fault_tables=faults_tables(groups),

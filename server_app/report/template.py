@@ -148,6 +148,8 @@ some of it was trained, and in how many a parameter of it was, on average. {{ fl
 {% for chart in figure.charts.values() %}{{ chart }}{% endfor %}</figure>{% endfor %}</div>
 <p class="notes">How many clients have which accuracy in their newest test; the dashed line is the
 mean.</p>
+{% if page.clients_table %}<details><summary>{{ page.clients_table.heading }}</summary>
+{{ table(page.clients_table) }}</details>{% endif %}
 {% else %}<p>No test of single clients is recorded.</p>{% endif %}
 </section>
 <section id="faults"><h2>Refused, failed and late clients</h2>
