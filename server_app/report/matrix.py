@@ -77,18 +77,18 @@ def _cells(counts: Counts, grid: Grid) -> list[str]:
     Wrong answers are drawn stronger than right ones, beside which they would hardly be seen.
     """
     paths: dict[tuple[str, int], list[str]] = {}
-    across = f"{grid.cell:.3g}"
     for row, line in enumerate(counts):
         for column, count in enumerate(line):
             if count:
                 share = count / sum(line)
                 kind, strength = ("right", share) if row == column else ("wrong", share**0.5)
-                x, y = grid.at(row, column)
-                square = f"M{x:.1f} {y:.1f}h{across}v{across}h-{across}z"
-                paths.setdefault((kind, math.ceil(SHADES * strength)), []).append(square)
+                x, y = grid.at(row + 0.5, column)  # a line as wide as a cell is the cell
+                line_across = f"M{x:.1f} {y:.1f}h{grid.cell:.3g}"
+                paths.setdefault((kind, math.ceil(SHADES * strength)), []).append(line_across)
     return [
-        f'<path class="{kind}" opacity="{0.9 * shade / SHADES:.3g}" d="{"".join(squares)}"/>'
-        for (kind, shade), squares in sorted(paths.items())
+        f'<path class="{kind}" stroke-width="{grid.cell:.4g}" '
+        f'opacity="{0.9 * shade / SHADES:.3g}" d="{"".join(lines)}"/>'
+        for (kind, shade), lines in sorted(paths.items())
     ]
 
 

@@ -89,7 +89,7 @@ svg .small, svg .small text { font-size: 9px; }
 .range { stroke: currentColor; stroke-width: 1.5; }
 .dot { fill: currentColor; stroke: currentColor; stroke-width: 1.5; }
 .hollow { fill: var(--card); }
-.right { fill: var(--c2); } .wrong { fill: var(--c1); }
+.right { stroke: var(--c2); } .wrong { stroke: var(--c1); }
 .bar, .taken { fill: currentColor; }
 .taken { fill: var(--c7); opacity: .45; } .refused { fill: var(--c1); } .failed { fill: var(--c5); }
 .mean { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 3 2; fill: none; }
