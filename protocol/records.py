@@ -310,6 +310,8 @@ class Evaluation:
     loss: tuple[float, ...]
     answered: Answered | None = field(default=None, compare=False)
     """The network's own answers one by one, where they stay on this side."""
+    confusion: Tensor | None = field(default=None, compare=False)
+    """[classes, classes]: how many examples of each class it gave which answer, likewise."""
 
     def record(self) -> MetricRecord:
         return MetricRecord(

@@ -10,6 +10,7 @@ from protocol.records import Evaluation
 from server_app.config.composing import Config
 from strategies.base import NestedStrategy
 from strategies.registry import method
+from strategies.rounds.classes import classes_counted
 from strategies.rounds.evaluation import Evaluate
 from strategies.rounds.observer import Observer
 from training.testing import evaluate
@@ -30,14 +31,23 @@ def evaluator(config: Config) -> Evaluate:
     """Return what tests a network on the global test set, which nobody trains on."""
     data, settings = global_test(config.dataset), config.train
     ensemble, together = config.strategy.ensemble, config.fleet.topology is not None
+    by_class = classes_counted(config.task)
 
     def evaluated(net: nn.Module) -> Evaluation:
-        reports = evaluate(net, data, settings, ensemble, one_by_one=together)  # type: ignore[arg-type]
+        reports = evaluate(
+            net,  # type: ignore[arg-type]
+            data,
+            settings,
+            ensemble,
+            one_by_one=together,
+            by_class=by_class,
+        )
         return Evaluation(
             len(data),
             tuple(report.accuracy for report in reports),
             tuple(report.loss for report in reports),
             reports[-1].answered if reports else None,
+            reports[-1].confusion if reports else None,
         )
 
     return evaluated

@@ -33,6 +33,7 @@ from strategies.rounds.norm_statistics import with_statistics
 from strategies.rounds.observer import Observer
 from strategies.rounds.questions import Question, answers_in, ask, asked
 from strategies.rounds.tally import Tally
+from strategies.rounds.worst_tenth import worst_tenths
 
 PATIENCE = 60.0
 """Seconds for which a run waits for its clients to come."""
@@ -101,6 +102,7 @@ class NestedStrategy(Method, Strategy):
             if evaluate_fn and (found := evaluate_fn(number, self.arrays())):
                 result.evaluate_metrics_serverapp[number] = found
             metrics = {"round": number, **self.tally.metrics(), **scores}
+            metrics |= worst_tenths(metrics)
             if left_out := self.roster.left_out:
                 metrics["left_out"] = {str(node): why for node, why in left_out.items()}
             seconds = {"test_seconds": tested, "seconds": time.monotonic() - began}

@@ -37,6 +37,8 @@ class ExitReport:
     examples: int
     answered: Answered | None = field(default=None, compare=False, repr=False)
     """Its answers one by one, if asked for."""
+    confusion: Tensor | None = field(default=None, compare=False, repr=False)
+    """[classes, classes]: how many examples of each class got which answer, if asked for."""
 
 
 def evaluate(
@@ -46,16 +48,18 @@ def evaluate(
     ensemble: bool = False,
     answers_of: Answers = list,
     one_by_one: bool = False,
+    by_class: bool = False,
 ) -> list[ExitReport]:
     """Return one report for each exit held, in order; none if there are no examples.
 
     Loss and accuracy are means over the answers. With `ensemble` one more is of the mean of the
     exits' logits. What is counted are the logits, or what `answers_of` makes of them. The answers
-    `one_by_one` come in an order that depends on the number of examples alone.
+    `one_by_one` come in an order that depends on the number of examples alone. Answers are counted
+    `by_class` for the last report, which is of the network's own answer.
     """
     place = Placement.of(settings, net)
     net.to(place.device).eval()
-    losses, hits, sure = [], [], []
+    losses, hits, sure, told = [], [], [], []
     with torch.inference_mode():
         for inputs, labels in evaluation_batches(resident(data, place.device)):
             logits = answers_of(place.logits(net, inputs))
@@ -67,6 +71,8 @@ def evaluate(
             hits.append(answers.argmax(2) == repeated)
             if one_by_one:
                 sure.append(answers.softmax(2).amax(2))
+            if by_class:
+                told.append(labels * answers.shape[2] + answers[-1].argmax(1))
     if not losses:
         return []
     loss = torch.stack(losses).cpu().double().sum(0) / data.labels.numel()
@@ -75,8 +81,16 @@ def evaluate(
     answered: list[Answered | None] = [None] * len(right)
     if one_by_one:
         answered = list(map(Answered, torch.cat(sure, 1).cpu(), right))
-    found = zip(loss.tolist(), accuracy.tolist(), answered, strict=True)
-    return [ExitReport(each, share, len(data), own) for each, share, own in found]
+    confusions: list[Tensor | None] = [None] * len(right)
+    if by_class:
+        confusions[-1] = _counted(torch.cat(told).cpu(), answers.shape[2])
+    found = zip(loss.tolist(), accuracy.tolist(), answered, confusions, strict=True)
+    return [ExitReport(each, share, len(data), own, counts) for each, share, own, counts in found]
+
+
+def _counted(pairs: Tensor, classes: int) -> Tensor:
+    """Return how often each pair of a label and an answer occurs: [classes, classes]."""
+    return torch.bincount(pairs, minlength=classes**2).view(classes, classes)
 
 
 def _losses(answers: Tensor, labels: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nestfl.comparing.comparison import COMPARISON_FILE, Comparison
+from nestfl.comparing.comparison import Comparison
 from nestfl.comparing.outcome import Known, Outcome
 from nestfl.comparing.result_tables import ResultTable
 from nestfl.comparing.results import Target
@@ -22,7 +22,7 @@ from nestfl.launching.gpus import cores, free_memory_of_gpus
 from nestfl.launching.stopping import Stopped, stop_request
 from server_app.config.composing import Config, compose
 from server_app.config.typed import ConfigError
-from server_app.record.files import LAUNCHER_LOCK, make_directory
+from server_app.record.files import COMPARISON_FILE, LAUNCHER_LOCK, make_directory
 from server_app.record.locking import PATIENCE, Lock
 
 APP_DIR = Path(__file__).resolve().parents[2]

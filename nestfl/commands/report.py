@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from nestfl.comparing.comparison import COMPARISON_FILE, Comparison
+from nestfl.comparing.comparison import Comparison
 from nestfl.comparing.outcome import Known, Outcome
-from server_app.record.files import REPORT_FILE
+from server_app.record.files import COMPARISON_FILE, REPORT_FILE
 from server_app.report.page import write_report
 
 

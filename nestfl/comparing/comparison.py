@@ -24,6 +24,7 @@ from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
 from server_app.record import checkpoint
 from server_app.record.files import (
+    COMPARISON_FILE,
     LAUNCHER_LOCK,
     PROGRESS_FILE,
     RECORD_LOCK,
@@ -33,7 +34,6 @@ from server_app.record.files import (
 from server_app.record.locking import PATIENCE, Lock
 from server_app.record.serving_settings import serving_of
 
-COMPARISON_FILE = "comparison.json"
 LOGS = "logs"
 
 

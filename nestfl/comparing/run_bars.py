@@ -14,6 +14,7 @@ from rich.progress import Progress as Bars
 
 from nestfl.comparing.running import Display, Progress
 from nestfl.comparing.trials import Trial
+from nestfl.watching.progress import RunState
 from server_app.record.round_line import accuracies_part
 
 PACE = 60.0
@@ -30,9 +31,9 @@ class ProgressLines:
     def update(self, progress: Progress, ended: Sequence[Trial]) -> None:
         for trial in ended:
             how = f"failed: {progress.failed[trial]}" if trial in progress.failed else "finished"
-            self._tell(progress, f"{trial} {how}")
+            self._tell(progress, f"{trial} {how}", progress.losses.get(trial, ""))
         under_way = [
-            f"{each.trial} round {each.state.round} of {each.state.rounds}"
+            f"{each.trial} {_round(each.state)}"
             for each in progress.running
             if each.state.rounds is not None
         ]
@@ -80,8 +81,8 @@ class RunBars:
                 )
             state = each.state
             if state.rounds is not None:
-                found = (state.perplexities or accuracies_part(state.accuracies), state.system)
-                note = ", ".join(filter(None, found))
+                scores = (state.perplexities or accuracies_part(state.accuracies), state.system)
+                note = ", ".join(filter(None, (state.loss, *scores)))
                 self._bars.update(
                     self._tasks[each.trial], total=state.rounds, completed=state.round, note=note
                 )
@@ -89,6 +90,11 @@ class RunBars:
         self._bars.update(
             self._runs, total=progress.total, completed=ended_runs, note=left(progress)
         )
+
+
+def _round(state: RunState) -> str:
+    """Tell how far a run is, and the loss there."""
+    return f"round {state.round} of {state.rounds} {state.loss}".strip()
 
 
 @contextmanager

@@ -88,6 +88,8 @@ class Progress:
     running: list[Running] = field(default_factory=list)
     failed: dict[Trial, str] = field(default_factory=dict)
     """Why each failed trial did."""
+    losses: dict[Trial, str] = field(default_factory=dict)
+    """The last losses of those that have ended, in words."""
     seconds: list[float] = field(default_factory=list)
     """That each of the trials took which have finished this time."""
 
@@ -169,6 +171,7 @@ def _ended(comparison: Comparison, progress: Progress) -> list[Trial]:
             continue
         each.output.close()
         progress.running.remove(each)
+        progress.losses[each.trial] = each.state.loss
         if code == 0:
             progress.done += 1
             progress.seconds.append(time.monotonic() - each.began)

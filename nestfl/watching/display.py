@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from nestfl.watching.progress import Display, RunState, Work
-from server_app.record.round_line import accuracies_part, round_line, work_part
+from server_app.record.round_line import accuracies_part, round_line, work_line
 
 PACE = 10.0
 """Seconds without a line after which one tells what the server does."""
@@ -39,7 +39,7 @@ class Lines:
             self._told = time.monotonic()
         news = state.work if state.work != self._work else None
         if news and time.monotonic() - self._told >= self._pace:
-            self._console.out(f"round {news.round}, {work_part(*news[1:])}", highlight=False)
+            self._console.out(work_line(*news), highlight=False)
             self._told, self._work = time.monotonic(), news
 
 
@@ -74,12 +74,12 @@ class Bars:
             )
         done, of = state.replies or (0, None)
         self._progress.update(self._replies, total=of, completed=done)
-        _, what, step, steps = state.work or (0, "", 0, None)
+        _, what, step, steps, _ = state.work or (0, "", 0, None, None)
         self._progress.update(
             self._work, total=steps, completed=step, note=what, visible=state.work is not None
         )
         scores = (accuracies_part(state.accuracies), state.system, state.perplexities)
-        parts = (state.loss, state.personal, *scores, state.validation)
+        parts = (state.loss, state.personal, *scores, state.test_loss, state.validation)
         found = ", ".join(filter(None, parts))
         self._found.plain = "\n".join(filter(None, (warnings_of(state), found)))
 

@@ -17,6 +17,7 @@ from server_app.record.round_line import (
     perplexities_part,
     personal_part,
     system_part,
+    tested_loss_part,
     validation_part,
 )
 
@@ -54,12 +55,14 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 class Work(NamedTuple):
-    """Work of the server's own in a round, and how many of its steps are done."""
+    """Work of the server's own in a round, how many of its steps are done, and after which loss."""
 
     round: int
     what: str
     done: int
     of: int
+    loss: float | None = None
+    """The mean of the clients' that have trained in the round."""
 
 
 @dataclass
@@ -83,6 +86,8 @@ class RunState:
     """The accuracy of the collaborative system, in words."""
     perplexities: str = ""
     """Those of a language model, in words."""
+    test_loss: str = ""
+    """The levels' mean loss at that evaluation, in words."""
     validation: str = ""
     """The score on the clients' validation parts at that evaluation, in words."""
     lacks: dict[str, str] = field(default_factory=dict)
@@ -105,7 +110,8 @@ class RunState:
             case {"event": "reply", "done": int(done), "of": int(of)}:
                 self.replies, self.work = (done, of), None
             case {"event": "work", "round": int(round), "what": str(what), **rest}:
-                self.work = Work(round, what, int(rest["done"]), int(rest["of"]))
+                done, of = int(rest["done"]), int(rest["of"])
+                self.work = Work(round, what, done, of, rest.get("loss"))
             case {"event": "round", "round": int(number)}:
                 self._end_round(number, now)
             case {"event": "end", **rest}:
@@ -120,6 +126,7 @@ class RunState:
         if accuracies := accuracies_of(record):
             self.accuracies, self.validation = accuracies, validation_part(record)
             self.system, self.perplexities = system_part(record), perplexities_part(record)
+            self.test_loss = tested_loss_part(record)
 
     def seconds_left(self) -> float | None:
         """Return the time of the rounds left, at the pace of the last few."""

@@ -7,11 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
 
+COMPARISON_FILE = "comparison.json"
+"""What tells the folder of a comparison, which holds runs, from a run's own."""
+CONFUSION_FILE = "confusion.json"
 FLEET_FILE = "fleet.json"
 LOG_FILE = "flower.log"
 METRICS_FILE = "metrics.jsonl"
@@ -88,6 +92,21 @@ def written_atomically(file: Path) -> Iterator[Path]:
 def write_text(file: Path, text: str) -> None:
     with written_atomically(file) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
+
+
+def lines_backwards(file: Path) -> Iterator[bytes]:
+    """Yield the whole lines of a file, the last one first, without reading all of it.
+
+    One that a kill cut short is left out.
+    """
+    if not file.stat().st_size:
+        return
+    with file.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as text:
+        end = text.rfind(b"\n")
+        while end > 0:
+            start = text.rfind(b"\n", 0, end) + 1
+            yield text[start:end]
+            end = start - 1
 
 
 def remove_unfinished(directory: Path) -> None:

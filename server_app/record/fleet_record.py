@@ -68,7 +68,11 @@ class Resumption(Start):
     after: int  # the round that it went on after
 
 
-class FleetRecord(Start):
+class Classes(TypedDict, total=False):
+    classes: list[str]  # their names; none of a running text, nor of a run of an older version
+
+
+class FleetRecord(Start, Classes):
     levels: list[LevelFacts]
     clients: dict[str, ClientFacts]  # by number
     parts: list[PartFacts]  # in the network's order
@@ -87,6 +91,7 @@ def fleet_record(method: Method, command: str) -> FleetRecord:
         "clients": clients_of(method),
         "parts": _parts(method, sizes),
         "resumed": [],
+        "classes": list(federation.dataset.facts.classes),
     }
 
 
@@ -110,8 +115,9 @@ def resumed(first: FleetRecord, again: FleetRecord, after: int) -> FleetRecord:
         "after": after,
     }
     clients = {**first["clients"], **again["clients"]}
+    known: FleetRecord = {**again, **first}  # an older version may have told less
     return {
-        **first,
+        **known,
         "clients": {number: clients[number] for number in sorted(clients, key=int)},
         "resumed": [*first["resumed"], start],
     }

@@ -18,6 +18,9 @@ from server_app.config.typed import ConfigError
 PATIENCE = 10.0
 """Seconds that a killed run's processes may take to end."""
 
+GLANCE = 0.1
+"""Seconds that a look at a lock (`in_use`) may keep others from taking it."""
+
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
@@ -34,7 +37,7 @@ class Lock:
                 "expected one that this user may write; change its owner, or copy it"
             ) from error
         try:
-            self._take(time.monotonic() + patience)
+            self._take(time.monotonic() + max(patience, GLANCE))
         except BaseException:
             self._file.close()
             raise
@@ -69,3 +72,15 @@ class Lock:
 
     def close(self) -> None:
         self._file.close()
+
+
+def in_use(file: Path) -> bool:
+    """Return whether a process holds a lock."""
+    try:
+        with file.open() as opened:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is none, or it cannot be told
+        return False
+    return False

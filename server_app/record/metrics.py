@@ -3,7 +3,8 @@
     {"round": 3, "seconds": 4.1, "bytes": {"down": 900, "up": 900}, "train": {"loss": 0.4},
      "clients": {"sampled": 4, "replied": 3, "refused": {"non-finite": 1}, "failed": {}},
      "levels": {"1": {"exits": {"6": {"accuracy": 0.9, "loss": 0.3}}, "accuracy": 0.9}},
-     "worst": 0.9, "mean": 0.9, "local": 0.92, "global": 0.91, "validation": 0.91}
+     "worst": 0.9, "mean": 0.9, "local": 0.92, "global": 0.91, "validation": 0.91,
+     "worst_tenth": {"local": 0.8, "global": 0.79, "validation": 0.81}}
 
 All but the round may be absent. Accuracies are shares. A language model has perplexities beside
 them: "perplexity" of a level and an exit, and else "mean_perplexity", "local_perplexity" and so on.
@@ -33,6 +34,9 @@ LevelMetrics = TypedDict(
         "exits": dict[str, ExitMetrics],  # by the unit that the exit follows
         "ensemble": ExitMetrics,  # of the mean of the exits' logits, where that is the answer
         "accuracy": float,  # of the level's own answer: its last exit, or the ensemble
+        "loss": float,  # of that, too
+        "right": list[int],  # examples of each class that it answers right, of the class_sizes
+        "confusion": list[list[int]],  # by class and answer; no line has it (confusion.py)
         "local": float,  # mean over the level's clients of their own model on their own test part
         "global": float,  # the same of the full model
         "validation": float,  # as local, on their validation parts
@@ -134,6 +138,8 @@ RoundMetrics = TypedDict(
         "local": float,  # over all clients
         "global": float,
         "scores": dict[str, dict[str, float]],  # by kind ("local", "global"...): each client's own
+        "worst_tenth": dict[str, float],  # by kind, "personal" too: the mean of its worst tenth
+        "class_sizes": list[int],  # examples of each class in the server's test
         "validation": float,  # mean over the levels; the best round has the highest
         "worst_perplexity": float,  # the highest of the levels
         "mean_perplexity": float,
@@ -145,6 +151,8 @@ RoundMetrics = TypedDict(
 )
 BY_CLIENT = ("trained", "scores")
 """What has a number for every client: too many for events."""
+BY_CLASS = ("right", "confusion")
+"""What of a level has a number for every class: too many for a summary."""
 
 
 def score_of(line: Mapping[str, Any], score: str) -> float | None:

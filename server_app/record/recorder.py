@@ -23,7 +23,7 @@ from server_app.record.fleet_record import (
     resumed,
     write_fleet,
 )
-from server_app.record.round_line import round_line, work_part
+from server_app.record.round_line import round_line, work_line
 from server_app.record.run_record import RunRecord
 from strategies.base import NestedStrategy
 from strategies.fleet.coverage import Coverage
@@ -85,10 +85,10 @@ class Recorder(Observer):
         self._work = (round, what)
         if begins or done == of or now - self._told >= TOLD_EVERY:
             self._told = now
-            self._tell(event="work", round=round, what=what, done=done, of=of)
+            self._tell(event="work", round=round, what=what, done=done, of=of, loss=self._loss())
         if now - max(self._answered, self._logged) >= LOGGED_EVERY:
             self._logged = now
-            log.info("round %d, %s", round, work_part(what, done, of))
+            log.info("%s", work_line(round, what, done, of, self._loss()))
 
     def finished_round(self, metrics: Mapping[str, Any]) -> None:
         number, every = metrics["round"], self.config.checkpoint.every
@@ -120,6 +120,11 @@ class Recorder(Observer):
         if set(map(str, self.strategy.clients)) - self.fleet["clients"].keys():
             self.fleet["clients"] |= clients_of(self.strategy)
             write_fleet(self.record.fleet_file, self.fleet)
+
+    def _loss(self) -> float | None:
+        """Return the mean loss of the clients' training in the last round; None of no client."""
+        tally = self.strategy.tally if self.strategy else None
+        return tally.mean_loss if tally and tally.accepted else None
 
     def _crashed(self) -> int:
         """Return how many clients' processes had died in the last round."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 from server_app.record.metrics import score_of
@@ -17,21 +19,34 @@ def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
         lost = {fault: _count(clients.get(fault)) for fault in ("refused", "failed")}
         parts += [f"{number} {fault}" for fault, number in lost.items() if number]
     parts += [loss_part(record), personal_part(record), accuracies_part(accuracies_of(record))]
-    parts += [system_part(record), perplexities_part(record), validation_part(record)]
+    parts += [system_part(record), perplexities_part(record), tested_loss_part(record)]
+    parts.append(validation_part(record))
     if isinstance(seconds := record.get("seconds"), (int, float)):
         parts.append(f"{seconds:.1f} s")
     return ", ".join(filter(None, parts))
 
 
-def work_part(what: str, done: int, of: int) -> str:
-    """Tell how far the server is with work of its own."""
-    return f"{what}: step {done} of {of}"
+def work_line(round: int, what: str, done: int, of: int, loss: float | None) -> str:
+    """Tell how far the server is with work of its own, and the loss of the round's training."""
+    return ", ".join(filter(None, (f"round {round}", _loss(loss), f"{what}: step {done} of {of}")))
 
 
 def loss_part(record: Mapping[str, Any]) -> str:
     """Tell the mean of the clients' losses; nothing where none was told."""
     train = record.get("train")
-    loss = train.get("loss") if isinstance(train, Mapping) else None
+    return _loss(train.get("loss")) if isinstance(train, Mapping) else ""
+
+
+def tested_loss_part(record: Mapping[str, Any]) -> str:
+    """Tell the mean loss of the levels that clients hold; nothing where they were not tested."""
+    levels = record.get("levels")
+    found = levels.values() if isinstance(levels, Mapping) else ()
+    held = [each for each in found if isinstance(each, Mapping) and "lack" not in each]
+    losses = [math.nan if each["loss"] is None else each["loss"] for each in held if "loss" in each]
+    return f"test {_loss(fmean(losses))}" if losses else ""
+
+
+def _loss(loss: object) -> str:
     return f"loss {loss:.4g}" if isinstance(loss, (int, float)) else ""
 
 

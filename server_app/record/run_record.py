@@ -4,6 +4,7 @@ runs/20260131-120000-heterofl-resnet20-digits/
     config.yaml       the resolved configuration
     fleet.json        its levels, clients and parts, as fleet_record.FleetRecord says
     metrics.jsonl     one line a round, as metrics.RoundMetrics says
+    confusion.json    which classes the newest test took for which, as confusion.Confusion says
     checkpoints/      the newest few (checkpoint.py), and the best (best.py)
     tensorboard/      the same numbers as events
     summary.json      the end of it (summary.py)
@@ -23,7 +24,14 @@ from typing import IO, TYPE_CHECKING, Any, Self
 from server_app.config.composing import Config, dump
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
+from server_app.record.confusion import (
+    confusion_of,
+    read_confusion,
+    without_confusion,
+    write_confusion,
+)
 from server_app.record.files import (
+    CONFUSION_FILE,
     FLEET_FILE,
     METRICS_FILE,
     RECORD_LOCK,
@@ -50,6 +58,7 @@ class RunRecord:
         self.directory = directory.resolve()
         self.checkpoints = self.directory / checkpoint.FOLDER
         self.metrics_file = self.directory / METRICS_FILE
+        self.confusion_file = self.directory / CONFUSION_FILE
         self.fleet_file = self.directory / FLEET_FILE
         self.summary_file = self.directory / SUMMARY_FILE
         self.report_file = self.directory / REPORT_FILE
@@ -82,9 +91,18 @@ class RunRecord:
         record.summary_file.unlink(missing_ok=True)
         record.report_file.unlink(missing_ok=True)
         missed = start.state.get("metrics")
+        record._go_back_to(start.round, missed or {})
         if missed and start.round not in {line["round"] for line in lines}:
             record.append(missed)
         return record
+
+    def _go_back_to(self, round: int, metrics: Mapping[str, Any]) -> None:
+        """Let the matrices be of no later round; those of this very round are in its metrics."""
+        there, own = read_confusion(self.confusion_file), confusion_of(metrics)
+        if there is None or there["round"] > round:
+            self.confusion_file.unlink(missing_ok=True)
+        if own is not None:
+            write_confusion(self.confusion_file, own)
 
     def _open(self, config: Config, patience: float = 0.0) -> None:
         """Lock the directory; the configuration that is kept there says where it is."""
@@ -94,9 +112,11 @@ class RunRecord:
 
     def append(self, metrics: RoundMetrics) -> None:
         """Add a round's line, safe on disk when this returns, and its events."""
+        if (confusion := confusion_of(metrics)) is not None:
+            write_confusion(self.confusion_file, confusion)
         if self._lines is None:
             self._lines = self.metrics_file.open("ab")
-        self._lines.write(to_line(metrics).encode())
+        self._lines.write(to_line(without_confusion(metrics)).encode())
         self._lines.flush()
         os.fsync(self._lines.fileno())
         self._write_events(metrics)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from server_app.record.metrics import PersonalMetrics, RoundMetrics, score_of
+from server_app.record.metrics import BY_CLASS, PersonalMetrics, RoundMetrics, score_of
 from server_app.record.run_record import RunRecord
 from training.perplexity import perplexity_of, shown
 
@@ -60,12 +60,14 @@ def summarise(
         summary |= {name: value for name, value in scores.items() if value is not None}
         if settings := line.get("settings"):
             summary["settings"] = settings
+        if worst := line.get("worst_tenth"):
+            summary["worst_tenth"] = {**summary.get("worst_tenth", {}), **worst}
         _add_personal(summary, line.get("personal", {}))
         for level, metrics in line.get("levels", {}).items():
             known = summary["levels"].setdefault(level, {})
             if "accuracy" in metrics:
                 known.pop("lack", None)  # clients may have come since
-            known.update(metrics)
+            known.update({key: each for key, each in metrics.items() if key not in BY_CLASS})
             if line["round"] == 0:
                 known["start"] = metrics.get("accuracy")
     if best is not None:
@@ -131,6 +133,10 @@ def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
         yield f"accuracy:    {scores}"
     if perplexities := _perplexities(summary):
         yield f"perplexity:  {perplexities}"
+    if worst := summary.get("worst_tenth"):
+        yield f"worst tenth: of clients {_scores(worst)}"
+        if perplexities := _perplexities(worst):
+            yield f"             perplexity {perplexities}"
     if best := summary.get("best"):
         yield f"best:        after round {best['round']}: {_scores(best)}"
         if perplexities := _perplexities(best):

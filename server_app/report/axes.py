@@ -80,6 +80,7 @@ class Scale:
 
 ACCURACY = Scale("accuracy", "percent")
 PERPLEXITY = Scale("perplexity")
+LOSS = Scale("loss")
 
 
 def axis_of(values: Sequence[float], start: float, end: float, room: float = 0.0) -> Axis:
@@ -142,9 +143,10 @@ def svg_of(
     x: Scale | None = None,
     y: Scale = ACCURACY,
     height: float = HEIGHT,
+    data: str = "",
 ) -> Markup:
-    """Return the drawing; with axes, the script can tell the values at any place."""
-    known = ""
+    """Return the drawing; with axes, or with `data`, the script can tell the values at a place."""
+    known = data
     if across and up and x:
         ends = " ".join(
             f"{value:.6g}"

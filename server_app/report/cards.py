@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server_app.report.amounts import amount, duration, percent
-from server_app.report.client_section import worst_tenth
 from server_app.report.grouping import Group
+from strategies.rounds.worst_tenth import worst_tenth
 from training.perplexity import perplexity_of, shown
 
 
@@ -46,7 +46,7 @@ def cards_of(group: Group) -> list[Card]:
         rounds = ", ".join(str(run.best_round) for run in runs)
         cards.append(Card("best", percent(group.mean(best)), f"mean after round {rounds}"))
     for kind in runs[0].kinds[:1]:
-        worst = [worst_tenth(run.scores(kind)[1]) for run in runs]
+        worst = [worst_tenth(run.scores(kind)[1].values()) for run in runs]
         if any(value is not None for value in worst):
             cards.append(Card("worst tenth", percent(group.mean(worst)), f"of clients, {kind}"))
     spent = {what: [max(run.spent(what).values(), default=None) for run in runs]

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, median
 
 from server_app.report.amounts import listed, percent
 from server_app.report.bars import Lane, lanes_chart
 from server_app.report.curves import FEW, Figure
-from server_app.report.grouping import Group
-from server_app.report.run_data import RunData
+from server_app.report.grouping import ABSENT, Group
+from server_app.report.run_data import RunData, by_number
 from server_app.report.tables import Table, accuracy_over_runs
+from strategies.rounds.worst_tenth import worst_tenth
 
-WORST = 0.1
-"""The share of clients whose mean is told apart."""
 NAMED = 5
+MOST_LISTED = 100
+"""Clients of the table; of more it has those with the least accuracy."""
 BARS, BARS_OF_MANY = 50, 25
 """Bars of a lane, and where there are more than a few lanes."""
-
-
-def worst_tenth(scores: Mapping[str, float]) -> float | None:
-    """Return the mean accuracy of the tenth of the clients that has the least of it."""
-    ordered = sorted(scores.values())
-    return fmean(ordered[: math.ceil(WORST * len(ordered))]) if ordered else None
 
 
 def spread_figures(groups: Sequence[Group]) -> list[Figure]:
@@ -54,7 +49,7 @@ def spread_table(groups: Sequence[Group]) -> Table | None:
                 accuracy_over_runs([measure(each) for each in values])
                 for measure in (fmean, median, min, max)
             ]
-            cells.insert(1, accuracy_over_runs([worst_tenth(each) for each in found]))
+            cells.insert(1, accuracy_over_runs([worst_tenth(each) for each in values]))
             worst = _worst_clients(group.runs[0], kind) if alone else ""
             rows.append([*([] if alone else [group.name]), kind, str(len(values[0])), *cells,
                          *([worst] if alone else [])])  # fmt: skip
@@ -64,6 +59,32 @@ def spread_table(groups: Sequence[Group]) -> Table | None:
                "median", "lowest", "highest", *(["who has least"] if alone else [])]  # fmt: skip
     note = "Worst tenth: the mean of the tenth of the clients whose accuracy is lowest."
     return Table("Spread over clients", columns, rows, [note])
+
+
+def clients_table(groups: Sequence[Group]) -> Table | None:
+    """Return each client's accuracy in its newest tests, of a single run; the lowest come first.
+
+    They are sorted by the first kind of test.
+    """
+    (run, *others) = [run for group in groups for run in group.runs]
+    by_kind = {kind: run.scores(kind)[1] for kind in run.kinds}
+    by_kind = {kind: scores for kind, scores in by_kind.items() if scores}
+    if others or not by_kind:
+        return None
+    clients = run.fleet["clients"] if run.fleet else {}
+    first, *_ = by_kind.values()
+    tested = sorted({client for scores in by_kind.values() for client in scores}, key=by_number)
+    tested.sort(key=lambda client: first.get(client, math.inf))
+    rows = []
+    for client in tested[:MOST_LISTED]:
+        facts = clients.get(client)
+        known = [str(facts["level"]), str(facts["examples"])] if facts else [ABSENT, ABSENT]
+        trained = str(run.trained_rounds.get(client, 0))
+        rows.append([client, *known, trained,
+                     *(percent(scores.get(client)) for scores in by_kind.values())])  # fmt: skip
+    cut = [f"The {MOST_LISTED} of {len(tested)} clients whose accuracy is lowest."]
+    columns = ["client", "level", "examples", "rounds trained", *by_kind]
+    return Table("Each client", columns, rows, cut if len(tested) > MOST_LISTED else [])
 
 
 def _worst_clients(run: RunData, kind: str) -> str:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from server_app.record.metrics import score_of
 from server_app.report.amounts import amount, percent
-from server_app.report.axes import ACCURACY, PERPLEXITY, Scale
+from server_app.report.axes import ACCURACY, LOSS, PERPLEXITY, Scale
 from server_app.report.charts import (
     Dot,
     Front,
@@ -69,6 +69,12 @@ def score_pick(score: str) -> Pick:
     return lambda line: score_of(line, score)
 
 
+def train_loss(line: Mapping[str, Any]) -> float | None:
+    """Return the mean of the clients' losses in a round's training."""
+    found: float | None = line.get("train", {}).get("loss")
+    return found
+
+
 def accuracy_figures(groups: Sequence[Group]) -> list[Figure]:
     """Return the curves: of one group's levels and exits, or of several groups' scores."""
     if len(groups) > 1:
@@ -109,6 +115,21 @@ def perplexity_figures(groups: Sequence[Group]) -> list[Figure]:
         for number, level in enumerate(group.runs[0].levels)
     ]
     return figures_of({"Perplexity: all levels": lines}, PERPLEXITY)
+
+
+def loss_figures(groups: Sequence[Group]) -> list[Figure]:
+    """Return the curves of the loss: the levels' in tests, and the clients' mean in training.
+
+    Of several groups it is that of training alone.
+    """
+    if len(groups) > 1:
+        lines = [(number, group.name, group, train_loss) for number, group in enumerate(groups)]
+        return figures_of({"Loss in training": lines}, LOSS)
+    (group,) = groups
+    levels = group.runs[0].levels
+    tested: list[Line] = [(number, f"level {level}", group, level_pick(level, "loss"))
+                          for number, level in enumerate(levels)]  # fmt: skip
+    return figures_of({"Loss": [*tested, (len(levels), "in training", group, train_loss)]}, LOSS)
 
 
 def _figures_of_groups(groups: Sequence[Group]) -> list[Figure]:

@@ -36,16 +36,22 @@ def alone(figure: Figure, chart: Markup) -> str:
     """Return a chart with its title, its legend and the page's colours as a whole SVG file."""
     legend = list(_legend(figure))
     top = TITLE + LINE * (1 + max((row for row, _ in legend), default=0))
+    height = _height(chart)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {top + HEIGHT:g}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {top + height:g}" '
         f'width="{1.5 * WIDTH:g}" font-family="system-ui, sans-serif">',
         f"<style>{STYLE}</style>",
         f'<text class="label" x="8" y="15" font-weight="bold">{escape(figure.title)}</text>',
         *(text for _, text in legend),
-        str(chart).replace("<svg ", f'<svg y="{top}" width="{WIDTH:g}" height="{HEIGHT:g}" ', 1),
+        str(chart).replace("<svg ", f'<svg y="{top}" width="{WIDTH:g}" height="{height:g}" ', 1),
         "</svg>",
     ]
     return "".join(parts)
+
+
+def _height(chart: Markup) -> float:
+    found = re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', chart)
+    return float(found[1]) if found else HEIGHT
 
 
 def _legend(figure: Figure) -> Iterator[tuple[int, str]]:

@@ -11,14 +11,17 @@ from markupsafe import Markup
 
 from server_app.config.typed import ConfigError
 from server_app.record.files import write_text
+from server_app.report.amounts import percent
 from server_app.report.cards import Card, cards_of
-from server_app.report.client_section import spread_figures, spread_table
+from server_app.report.class_section import ClassSection, class_section
+from server_app.report.client_section import clients_table, spread_figures, spread_table
 from server_app.report.computation_section import computation_table
 from server_app.report.curves import (
     Figure,
     Legend,
     accuracy_figures,
     front_figure,
+    loss_figures,
     perplexity_figures,
 )
 from server_app.report.fault_section import faults_chart, faults_sentence, faults_tables
@@ -49,6 +52,8 @@ SECTIONS = (
     ("faults", "Faults"),
     ("config", "How it was run"),
 )
+CLASSES = ("classes", "Classes")
+"""The section of runs whose tests told classes apart, before that of cost."""
 SYSTEM = ("system", "Collaborative inference")
 """The section of fleets that are one, before the fleet's own."""
 OVERS = (("rounds", "by round"), ("bytes", "by bytes sent"), ("seconds", "by device seconds"))
@@ -71,6 +76,7 @@ class Page:
     cards: Sequence[Card]
     results: Sequence[Table]
     figures: Sequence[Figure]
+    classes: ClassSection | None
     front: Figure | None
     has_budgets: bool
     costs: Table | None
@@ -80,6 +86,7 @@ class Page:
     level_legend: Legend
     spread: Sequence[Figure]
     spread_table: Table | None
+    clients_table: Table | None
     faults: str
     faults_chart: Markup | None
     fault_tables: Sequence[Table]
@@ -94,8 +101,12 @@ class Page:
     @property
     def sections(self) -> list[tuple[str, str]]:
         """The sections that there are, by their ids."""
-        place = [name for name, _ in SECTIONS].index("fleet")
-        return [*SECTIONS[:place], *([SYSTEM] if self.system else []), *SECTIONS[place:]]
+        shown, optional = list(SECTIONS), {"cost": (self.classes, CLASSES),
+                                           "fleet": (self.system, SYSTEM)}  # fmt: skip
+        for before, (there, section) in optional.items():
+            if there:
+                shown.insert([name for name, _ in shown].index(before), section)
+        return shown
 
     @property
     def overs(self) -> list[tuple[str, str]]:
@@ -156,8 +167,10 @@ def write_report(
     page = page_of(read, file, title, tables, labels)
     write_text(file, render(page))
     if figures is not None:
+        matrices = page.classes.matrices if page.classes else []
         systems = page.system.figures if page.system else []
-        write_figures([*page.figures, *([page.front] if page.front else []), *systems], figures)
+        front = [page.front] if page.front else []
+        write_figures([*page.figures, *matrices, *front, *systems], figures)
 
 
 def page_of(
@@ -181,7 +194,8 @@ def page_of(
             levels_table(groups[0]) if alone else groups_table(groups),
             *perplexity_tables(groups),
         ],
-        figures=[*accuracy_figures(groups), *perplexity_figures(groups)],
+        figures=[*accuracy_figures(groups), *perplexity_figures(groups), *loss_figures(groups)],
+        classes=class_section(groups),
         front=front_figure(groups),
         has_budgets=any(run.budgets for group in groups for run in group.runs),
         costs=levels_costs(groups),
@@ -191,6 +205,7 @@ def page_of(
         level_legend=[(n, f"level {level}") for n, level in enumerate(first.level_facts)],
         spread=spread_figures(groups),
         spread_table=spread_table(groups),
+        clients_table=clients_table(groups),
         faults=faults_sentence(groups),
         faults_chart=faults_chart(first) if len(read) == 1 else None,
         fault_tables=faults_tables(groups),
@@ -214,6 +229,7 @@ def render(page: Page) -> str:
         style=Markup(STYLE),
         script=Markup(SCRIPT),
         over_class=_over_class,
+        percent=percent,
     )
 
 

@@ -12,7 +12,15 @@ import yaml
 from server_app.budgets import BudgetFacts
 from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
-from server_app.record.files import FLEET_FILE, METRICS_FILE, PROGRESS_FILE, SUMMARY_FILE
+from server_app.record.confusion import read_confusion
+from server_app.record.ending import end_reason
+from server_app.record.files import (
+    CONFUSION_FILE,
+    FLEET_FILE,
+    METRICS_FILE,
+    PROGRESS_FILE,
+    SUMMARY_FILE,
+)
 from server_app.record.fleet_record import read_fleet
 from server_app.record.metrics import RoundMetrics, read_metrics
 from server_app.report.run_data import RunData
@@ -35,9 +43,10 @@ def read_run(directory: Path, at_best: bool = False) -> RunData:
         lines=_lines(directory / METRICS_FILE),
         fleet=read_fleet(directory / FLEET_FILE),
         finished=finished,
-        reason=None if finished else _reason(directory / PROGRESS_FILE),
+        reason=None if finished else end_reason(directory / PROGRESS_FILE),
         at_best=at_best,
         recorded_budgets=_budgets(directory / SUMMARY_FILE) if finished else {},
+        confusion=read_confusion(directory / CONFUSION_FILE),
     )
     if at_best and run.best_round is None:
         raise ConfigError(
@@ -74,17 +83,3 @@ def _budgets(summary: Path) -> Mapping[str, list[BudgetFacts]]:
     except (OSError, ValueError):
         return {}
     return found.get("budgets", {}) if isinstance(found, dict) else {}
-
-
-def _reason(progress: Path) -> str | None:
-    """Return what a run that has ended said of its end."""
-    if not progress.is_file():
-        return None
-    for line in reversed(progress.read_text(encoding="utf-8", errors="replace").splitlines()):
-        try:
-            event = json.loads(line)
-        except ValueError:  # cut by a kill
-            continue
-        ended = isinstance(event, dict) and event.get("event") == "end"
-        return str(event["reason"]) if ended and event.get("reason") else None
-    return None

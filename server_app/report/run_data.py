@@ -11,9 +11,11 @@ from typing import Any, Literal
 
 from server_app.budgets import BudgetFacts
 from server_app.record.best import worth_of
+from server_app.record.confusion import Confusion
 from server_app.record.fleet_record import FleetRecord, LevelFacts
 from server_app.record.metrics import RoundMetrics, score_of
 from server_app.record.summary import summarise
+from server_app.report.class_test import ClassTest
 
 Spent = Literal["rounds", "bytes", "seconds", "macs"]
 """What training has taken up to a round: seconds are the devices', added up."""
@@ -42,6 +44,8 @@ class RunData:
     """Whether its scores are those after its best round, rather than after its last."""
     recorded_budgets: Mapping[str, list[BudgetFacts]] = field(default_factory=dict)
     """What levels come to under budgets, by level, after the last round."""
+    confusion: Confusion | None = None
+    """What the newest test took for what; None where it is not recorded."""
 
     @property
     def name(self) -> str:
@@ -149,6 +153,12 @@ class RunData:
             if found := line.get("scores", {}).get(kind) or personal:
                 return line["round"], found
         return 0, {}
+
+    @cached_property
+    def class_test(self) -> ClassTest | None:
+        """The newest test whose classes were told apart, up to the round whose scores are told."""
+        names = self.fleet.get("classes", []) if self.fleet else []
+        return ClassTest.of(self.counted, names, self.confusion)
 
     def curve(self, pick: Callable[[Mapping[str, Any]], float | None]) -> Curve:
         """Return what `pick` finds in the rounds' lines."""

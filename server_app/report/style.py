@@ -89,10 +89,11 @@ svg .small, svg .small text { font-size: 9px; }
 .range { stroke: currentColor; stroke-width: 1.5; }
 .dot { fill: currentColor; stroke: currentColor; stroke-width: 1.5; }
 .hollow { fill: var(--card); }
+.right { stroke: var(--c2); } .wrong { stroke: var(--c1); }
 .bar, .taken { fill: currentColor; }
 .taken { fill: var(--c7); opacity: .45; } .refused { fill: var(--c1); } .failed { fill: var(--c5); }
 .mean { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 3 2; fill: none; }
-.cursor { stroke: var(--faint); stroke-width: 1; pointer-events: none; }
+.cursor { stroke: var(--faint); stroke-width: 1; fill: none; pointer-events: none; }
 .choice { display: flex; flex-wrap: wrap; gap: .4rem; margin: .5rem 0 1rem; }
 .choice label { padding: .3rem .8rem; border: 1px solid var(--line); border-radius: 2rem;
                 font-size: .875rem; cursor: pointer; }

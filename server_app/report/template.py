@@ -61,6 +61,27 @@ TEMPLATE = """
 <p class="notes">{{ page.figures_note }}</p>
 {% else %}<p>No round has tested anything yet.</p>{% endif %}
 </section>
+{% if page.classes %}
+<section id="classes"><h2>Classes</h2>
+{% if page.classes.sentence %}<p>{{ page.classes.sentence }}</p>{% endif %}
+<div class="scroll{% if page.classes.rows|length > 16 %} tall{% endif %}">
+<table class="parts"><thead><tr><th>class</th><th>examples</th>
+{% for column in page.classes.columns %}<th>{{ column }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in page.classes.rows %}<tr><td>{{ row.name }}</td><td>{{ row.examples }}</td>
+{% for share in row.shares %}<td class="share" style="--held:{{ '%.2f'|format(share or 0) }};
+--tint:var(--c{{ loop.index0 % 8 }})">{{ percent(share) }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+<p class="notes">{{ page.classes.note }}</p>
+{% if page.classes.matrices %}<div class="figures wide" style="margin-top:1rem">
+{% for figure in page.classes.matrices %}<figure><figcaption>{{ figure.title }}</figcaption>
+{% for chart in figure.charts.values() %}{{ chart }}{% endfor %}</figure>{% endfor %}</div>
+<p class="notes">A row is of the examples of a class, a column of what they were taken for; the
+stronger, the larger the share of the row. Wrong answers are drawn stronger than right ones.</p>
+{% endif %}
+{% if page.classes.confused %}<h3>{{ page.classes.confused.heading }}</h3>
+{{ table(page.classes.confused) }}{% endif %}
+</section>
+{% endif %}
 <section id="cost"><h2>Accuracy against cost</h2>
 {% if page.front %}<div class="figures wide"><figure>
 <figcaption>{{ page.front.title }}</figcaption>{{ legend(page.front.legend) }}
@@ -127,6 +148,8 @@ some of it was trained, and in how many a parameter of it was, on average. {{ fl
 {% for chart in figure.charts.values() %}{{ chart }}{% endfor %}</figure>{% endfor %}</div>
 <p class="notes">How many clients have which accuracy in their newest test; the dashed line is the
 mean.</p>
+{% if page.clients_table %}<details><summary>{{ page.clients_table.heading }}</summary>
+{{ table(page.clients_table) }}</details>{% endif %}
 {% else %}<p>No test of single clients is recorded.</p>{% endif %}
 </section>
 <section id="faults"><h2>Refused, failed and late clients</h2>

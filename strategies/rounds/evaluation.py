@@ -16,6 +16,7 @@ from protocol.reading import ProtocolError
 from protocol.records import Answered, Evaluation
 from strategies.federation import FleetConfig, Test
 from strategies.method import Method
+from strategies.rounds.classes import class_sizes, level_counts
 from strategies.rounds.questions import Answers, Question
 from strategies.rounds.tally import Tally
 from training.perplexity import perplexity, perplexity_of
@@ -35,6 +36,7 @@ def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
     """
     lacks, task = method.coverage.lacks, method.federation.task
     levels: dict[str, Any] = {}
+    totals: dict[str, Any] = {"levels": levels}
     answered: list[Answered | None] = []
     for name, cut in method.tested().items():
         found = evaluate(method.submodels.network(method.submodels.of(cut), method.state))
@@ -47,16 +49,20 @@ def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
         ensemble = {"ensemble": scores.pop()} if method.settings.ensemble else {}
         levels[name] = {
             "accuracy": found.accuracy[-1],
+            "loss": found.loss[-1],
             **_perplexity(task, found.loss[-1]),
             "exits": {str(unit): each for unit, each in zip(exits, scores, strict=True)},
             **ensemble,
             **({"lack": lack} if lack else {}),
         }
+        if found.confusion is not None:
+            levels[name] |= level_counts(found.confusion)
+            totals["class_sizes"] = class_sizes(found.confusion)
     held = [level for level in levels.values() if "lack" not in level]
     if not held:
-        return {"levels": levels}
+        return totals
     accuracies = [level["accuracy"] for level in held]
-    totals = {"levels": levels, "worst": min(accuracies), "mean": fmean(accuracies)}
+    totals |= {"worst": min(accuracies), "mean": fmean(accuracies)}
     if not lacks:
         totals |= _collaborative(method.federation.fleet, answered)
     if task.tells_words:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nestfl.cli import app
-from nestfl.comparing.comparison import COMPARISON_FILE
+from server_app.record.files import COMPARISON_FILE
 from tests.support.recorded_runs import fleet, recorded, round_of, write_run
 
 

@@ -79,9 +79,10 @@ def test_each_run_that_ends_is_a_line_where_there_is_no_terminal() -> None:
     text = io.StringIO()
     display = ProgressLines(Console(file=text, width=200))
     progress = Progress(total=3, jobs=1, done=1, waiting=1, seconds=[60.0], failed={TWO: "no disk"})
+    progress.losses[ONE] = "loss 0.25"
     display.update(progress, [ONE, TWO])
     assert text.getvalue().splitlines() == [
-        "2 of 3 runs, strategy=scalefl finished, 0:01:00 left",
+        "2 of 3 runs, strategy=scalefl finished, loss 0.25, 0:01:00 left",
         "2 of 3 runs, strategy=fedavg failed: no disk, 0:01:00 left",
     ]
 
@@ -89,11 +90,12 @@ def test_each_run_that_ends_is_a_line_where_there_is_no_terminal() -> None:
 def test_the_runs_that_are_under_way_are_a_line_now_and_then() -> None:
     under_way = running(ONE, 42.0)
     under_way.state.rounds, under_way.state.round = 20, 7
+    under_way.state.loss = "loss 0.5"
     progress = Progress(total=3, jobs=1, done=1, running=[under_way], seconds=[60.0])
     text = io.StringIO()
     ProgressLines(Console(file=text, width=200), pace=0.0).update(progress, [])
     ProgressLines(Console(file=text, width=200)).update(progress, [])  # a minute has not passed
-    assert text.getvalue() == "1 of 3 runs, strategy=scalefl round 7 of 20, 0:00:42 left\n"
+    assert text.getvalue() == "1 of 3 runs, strategy=scalefl round 7 of 20 loss 0.5, 0:00:42 left\n"
 
 
 @pytest.mark.parametrize(
@@ -120,13 +122,14 @@ def test_a_terminal_shows_the_runs_that_are_under_way_with_their_rounds() -> Non
     console = Console(file=text, width=120, force_terminal=True, color_system=None)
     under_way = running(ONE, 42.0)
     under_way.state.rounds, under_way.state.round = 20, 7
-    under_way.state.accuracies = {"1": 0.5}
+    under_way.state.accuracies, under_way.state.loss = {"1": 0.5}, "loss 0.25"
     with RunBars(console) as bars:
         progress = Progress(total=3, jobs=1, done=1, running=[under_way], seconds=[60.0])
         bars.update(progress, [])
     shown = text.getvalue()
     assert "strategy=scalefl" in shown
     assert "7/20" in shown
+    assert "loss 0.25, accuracy of level 1: 50.0 %" in shown
     assert "1/3" in shown
     assert "0:00:42 left" in shown
 

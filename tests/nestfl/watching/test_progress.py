@@ -80,10 +80,11 @@ def test_a_resumed_run_counts_from_where_it_goes_on() -> None:
 
 def test_the_last_evaluation_is_kept_over_rounds_without_one() -> None:
     state = RunState()
-    tested = {"round": 1, "levels": {"1": {"accuracy": 0.5}, "2": {}}, "cis": 0.25}
+    tested = {"round": 1, "levels": {"1": {"accuracy": 0.5, "loss": 0.25}, "2": {}}, "cis": 0.25}
     state.take_metrics(tested, now=0)
     state.take_metrics({"round": 2, "levels": {}}, now=1)
     assert state.accuracies == {"1": 0.5}
+    assert state.test_loss == "test loss 0.25"
     assert state.system == "system accuracy 25.0 %"
 
 
@@ -136,6 +137,21 @@ def test_progress_is_shown(tmp_path: Path, terminal: bool) -> None:
         (
             {"round": 1, "levels": {"1": {"accuracy": 0.1}}, "cis": 0.731, "validation": 0.5},
             "round 1/9, accuracy of level 1: 10.0 %, system accuracy 73.1 %, validation 50.0 %",
+        ),
+        (  # the mean of 1 and 3: nobody holds level 3
+            {
+                "round": 0,
+                "levels": {
+                    "1": {"accuracy": 0.1, "loss": 1.0},
+                    "2": {"accuracy": 0.2, "loss": 3.0},
+                    "3": {"accuracy": 0.3, "loss": 9.0, "lack": "untrained"},
+                },
+            },
+            "round 0/9, accuracy of level 1: 10.0 %, 2: 20.0 %, 3 (untrained): 30.0 %, test loss 2",
+        ),
+        (
+            {"round": 5, "train": {"loss": 0.5}, "levels": {"1": {"accuracy": 0.1, "loss": None}}},
+            "round 5/9, loss 0.5, accuracy of level 1: 10.0 %, test loss nan",
         ),
     ],
 )
@@ -215,7 +231,8 @@ def test_work_of_the_server_is_shown_until_its_round_ends(tmp_path: Path, termin
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=terminal, width=100)
     follower = Follower(tmp_path)
-    work = {"event": "work", "round": 7, "what": "distilling level 2 of 4", "done": 300, "of": 1000}
+    work = {"event": "work", "round": 7, "what": "distilling level 2 of 4", "done": 300, "of": 1000,
+            "loss": 0.51234}  # fmt: skip
     events = [{"event": "start", "rounds": 9}, {"event": "reply", "done": 4, "of": 4}, work]
     (tmp_path / "progress.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
     with display_on(console, quiet=False) as display:
@@ -228,7 +245,7 @@ def test_work_of_the_server_is_shown_until_its_round_ends(tmp_path: Path, termin
         assert "distilling level 2 of 4" in shown
         assert "300/1000" in shown
     else:
-        assert shown == "round 7, distilling level 2 of 4: step 300 of 1000\n"
+        assert shown == "round 7, loss 0.5123, distilling level 2 of 4: step 300 of 1000\n"
     follower.state.take_event({"event": "round", "round": 7}, now=1)
     assert follower.state.work is None
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server_app.report.bars import Lane
-from server_app.report.client_section import spread_figures, spread_table, worst_tenth
+from server_app.report.client_section import clients_table, spread_figures, spread_table
 from server_app.report.computation_section import computation_table
 from server_app.report.fleet_section import MOST_TILES, fleets, levels_costs
 from server_app.report.grouping import Group
@@ -120,13 +120,6 @@ def test_of_an_old_run_no_fleet_is_shown() -> None:
     assert computation_table(groups) is None
 
 
-def test_the_worst_tenth_is_rounded_up_to_whole_clients() -> None:
-    scores = {str(number): number / 100 for number in range(1, 12)}
-    assert worst_tenth(scores) == pytest.approx(0.015)  # of 11 clients 2
-    assert worst_tenth({"0": 0.7, "1": 0.3}) == 0.3
-    assert worst_tenth({}) is None
-
-
 def test_the_spread_tells_the_extremes_and_who_has_least() -> None:
     table = spread_table(alone(scored(local={"0": 0.5, "1": 0.2, "2": 0.9, "10": 0.2})))
     assert table is not None
@@ -165,3 +158,24 @@ def test_the_spread_is_drawn_for_each_level() -> None:
     assert re.findall(r"<title>(\d+ to \d+ %: [^<]*)", chart)[:2] == [
         *("28 to 30 %: client 1", "30 to 32 %: client 0"),
     ]
+
+
+def test_each_client_is_listed_the_lowest_first() -> None:
+    run = of_rounds(rounds=1)  # reaches 0.3, and each client 0.01 less than the one before
+    table = clients_table(alone(run))
+    assert table is not None
+    assert table.columns == ["client", "level", "examples", "rounds trained", "local", "global"]
+    assert table.rows[0] == ["7", "4", "40", "1", "23.0 %", "28.0 %"]
+    assert [row[0] for row in table.rows] == list("76543210")
+    assert clients_table([Group("two", [run, run])]) is None
+
+
+def test_a_client_that_lacks_a_test_is_listed_last_and_of_many_the_lowest_are() -> None:
+    table = clients_table(alone(scored(local={"3": 0.5}, **{"global": {"3": 0.1, "12": 0.2}})))
+    assert table is not None
+    assert [row[0] for row in table.rows] == ["3", "12"]
+    assert table.rows[1][-2:] == ["-", "20.0 %"]
+    many = clients_table(alone(of_rounds(rounds=1, clients=120)))
+    assert many is not None
+    assert len(many.rows) == 100
+    assert many.notes == ["The 100 of 120 clients whose accuracy is lowest."]

@@ -256,7 +256,7 @@ def test_the_round_s_line_and_the_progress_file_tell_of_it(
     events = [json.loads(e) for e in (tmp_path / "run" / "progress.jsonl").read_text().splitlines()]
     work = [event for event in events if event["event"] == "work"]
     first = {"event": "work", "round": 1, "what": "asking the teachers", "done": 1, "of": 4}
-    assert work[0] == first
+    assert work[0] == {**first, "loss": line["train"]["loss"]}
     ends = [event["what"] for event in work[1:] if event["done"] == event["of"]]
     assert ends == ["asking the teachers", *(f"distilling level {n} of 4" for n in (1, 2, 3, 4))]
 

@@ -1,0 +1,132 @@
+"""`nestfl runs`: a table of all runs below a folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nestfl.run_list import RunList
+from protocol.printable import printable
+from server_app.record.run_entry import RunEntry
+
+FIELDS = ("run", "method", "model", "data", "seed", "rounds", "of", "worst", "mean", "started",
+          "ended", "note")  # fmt: skip
+"""What programs are told of a run: as in `RunEntry`, and `run` is its directory."""
+COLOURS = {"finished": "green", "failed": "red", "running": "cyan", "stopped": "yellow",
+           "damaged": "magenta"}  # fmt: skip
+LONGEST_NOTE = 300
+"""Letters that are told of what is wrong with a run."""
+MOST_NAMED = 8
+"""Folders without runs that are named."""
+ROOM = 10_000
+"""Columns that any table fits into."""
+WHEN, WHEN_IN_SHORT = "%Y-%m-%d %H:%M", "%m-%d %H:%M"
+
+
+def as_json(found: RunList) -> str:
+    """Return the runs as a list of JSON."""
+    return json.dumps([_record(each) for each in found.entries], indent=2)
+
+
+def as_csv(found: RunList) -> str:
+    """Return a line for each run, below one of names."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(_record, found.entries))
+    return text.getvalue().rstrip("\n")
+
+
+def _record(entry: RunEntry) -> dict[str, Any]:
+    own = {"run": str(entry.directory), "started": entry.started.isoformat()}
+    return {name: own.get(name) or getattr(entry, name) for name in FIELDS}
+
+
+def problems(found: RunList) -> Iterator[str]:
+    """Yield a line for each thing that is wrong, and one for folders that are no runs'."""
+    for entry in found.entries:
+        if entry.note:
+            told = printable(entry.note, LONGEST_NOTE)
+            yield f"{printable(found.name(entry))} {_is(entry.ended)}: {told}"
+    for folder, why in found.unreadable.items():
+        yield f"{printable(folder)} cannot be read: {why}"
+    if found.without:
+        shown = ", ".join(map(printable, found.without[:MOST_NAMED]))
+        more = len(found.without) - MOST_NAMED
+        yield f"no run in {shown}{f' and {more} more' if more > 0 else ''}"
+
+
+def _is(ended: str) -> str:
+    return f"is {ended}" if ended == "damaged" else ended
+
+
+def show(found: RunList, console: Console | None = None) -> None:
+    """Print the table: a column for each thing where there is room, else the names with some below.
+
+    A file or a pipe has room for all, unless COLUMNS says otherwise.
+    """
+    console = console or Console()
+    if not found.entries:
+        console.print(f"no runs below {found.folder}", markup=False, highlight=False)
+        return
+    plain = not console.is_terminal
+    table = _wide(found, plain)
+    needed = console.measure(table, options=console.options.update(width=ROOM)).maximum
+    if plain and not os.environ.get("COLUMNS"):
+        console = Console(file=console.file, width=needed, color_system=None)
+    console.print(table if needed <= console.width else _narrow(found, plain))
+
+
+def _wide(found: RunList, plain: bool) -> Table:
+    table = _table(plain, ("run", "method", "model", "data"))
+    for entry in found.entries:
+        choices = (entry.method, entry.model, entry.data)
+        table.add_row(_text(found.name(entry)), *map(_text, choices), *_facts(entry, WHEN))
+    return table
+
+
+def _narrow(found: RunList, plain: bool) -> Table:
+    table = _table(plain, ("run",))
+    for entry in found.entries:
+        choices = " ".join(map(printable, (entry.method, entry.model, entry.data)))
+        name = Text.assemble(_text(found.name(entry)), "\n", (f"  {choices}", "dim"))
+        table.add_row(name, *_facts(entry, WHEN_IN_SHORT))
+    return table
+
+
+def _table(plain: bool, names: tuple[str, ...]) -> Table:
+    if plain:
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    else:
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)  # the frame parts columns
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for name in ("rounds", "worst", "mean"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("when", "ended"):
+        table.add_column(name, no_wrap=True)
+    return table
+
+
+def _facts(entry: RunEntry, when: str) -> list[Text]:
+    started = entry.started.astimezone().strftime(when)
+    asked = "?" if entry.of is None else entry.of
+    facts = (f"{entry.rounds}/{asked}", _percent(entry.worst), _percent(entry.mean), started)
+    return [*map(Text, facts), Text(entry.ended, style=COLOURS[entry.ended])]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _text(value: str) -> Text:
+    return Text(printable(value))

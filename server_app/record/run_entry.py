@@ -1,0 +1,131 @@
+"""A run in short, from its directory alone: fast, and whatever is in there.
+
+Of metrics.jsonl only the end is read, and torch is not loaded: a list has hundreds of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from server_app.config.saved import CONFIG_FILE
+from server_app.record.ending import ending_of
+from server_app.record.files import FLEET_FILE, METRICS_FILE, SUMMARY_FILE, lines_backwards
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""That of libyaml takes a tenth of the time."""
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """One run: what was asked for, how far it came, and how it ended."""
+
+    directory: Path
+    method: str
+    model: str
+    data: str
+    seed: int | None
+    rounds: int
+    of: int | None
+    """Rounds that are done, and that were asked for."""
+    worst: float | None
+    mean: float | None
+    """Accuracy over the levels, at the newest test."""
+    started: datetime
+    ended: str
+    """How: finished, failed, stopped, running or damaged."""
+    note: str = ""
+    """Why it failed, or what is wrong with its files."""
+
+
+def read_entry(directory: Path) -> RunEntry:
+    """Return a run in short; what cannot be read is left open, and told in its note."""
+    wrong: list[str] = []
+    ending = ending_of(directory)
+    settled = ending.how != "running"  # else it may be about to write it
+    config = _mapping(directory / CONFIG_FILE, wrong, needed=settled)
+    fleet = _mapping(directory / FLEET_FILE, wrong)
+    finished = ending.how == "finished"
+    scores = _mapping(directory / SUMMARY_FILE, wrong) if finished else {}
+    if not scores:
+        scores = _newest_scores(directory / METRICS_FILE, wrong)
+    return RunEntry(
+        directory=directory,
+        method=_chosen(config, "strategy"),
+        model=_chosen(config, "model"),
+        data=_chosen(config, "dataset"),
+        seed=_whole(config.get("seed")),
+        rounds=_whole(scores.get("rounds")) or 0,
+        of=_whole(config.get("rounds")),
+        worst=_number(scores.get("worst")),
+        mean=_number(scores.get("mean")),
+        started=_started(directory, fleet),
+        ended="damaged" if wrong else ending.how,
+        note="; ".join(wrong) or ending.reason,
+    )
+
+
+def _mapping(file: Path, wrong: list[str], needed: bool = False) -> Mapping[str, Any]:
+    """Return what a file of YAML or JSON says; nothing where it is not there, or cannot be read."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        found = yaml.load(text, LOADER) if file.suffix == ".yaml" else json.loads(text)
+    except FileNotFoundError:
+        wrong += [f"there is no {file.name}"] if needed else []
+        return {}
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        wrong.append(f"{file.name} cannot be read: {' '.join(str(error).split())}")
+        return {}
+    if not isinstance(found, dict):
+        wrong.append(f"{file.name} cannot be read: it holds no settings")
+        return {}
+    return found
+
+
+def _newest_scores(file: Path, wrong: list[str]) -> dict[str, Any]:
+    """Return the last round, and the scores of the newest one that was tested."""
+    found: dict[str, Any] = {}
+    try:
+        for text in lines_backwards(file):
+            if "rounds" not in found or b'"mean"' in text:
+                line = json.loads(text)
+                found.setdefault("rounds", line["round"])
+                if line.get("mean") is not None:
+                    return {**found, "mean": line["mean"], "worst": line.get("worst")}
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        wrong.append(f"{file.name} cannot be read: {type(error).__name__} {error}")
+    return found
+
+
+def _started(directory: Path, fleet: Mapping[str, Any]) -> datetime:
+    """Return when a run was first started, by its record, or else by the age of its files."""
+    try:
+        told = datetime.fromisoformat(str(fleet.get("started")))
+        return told if told.tzinfo else told.replace(tzinfo=UTC)
+    except ValueError:
+        config = directory / CONFIG_FILE
+        age = (config if config.exists() else directory).stat().st_mtime
+        return datetime.fromtimestamp(age, UTC)
+
+
+def _chosen(config: Mapping[str, Any], key: str) -> str:
+    choice = config.get(key)
+    return str(choice.get("name", "?")) if isinstance(choice, dict) else "?"
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: object) -> float | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if known else None  # type: ignore[arg-type]
