@@ -98,7 +98,7 @@ def test_the_run_is_told_the_owners_node_config_and_no_other() -> None:
     own = {"data": "/photos"}
     device = gate(BUNDLE, own)
     task: Any = device.task
-    device.pull_from_flower = lambda _: task
+    device.pull_from_flower = lambda client: task
     _, context, _, _ = device.pull(None)
     assert context.node_config == own
 
