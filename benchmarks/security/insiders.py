@@ -20,6 +20,7 @@ from flwr.proto.runtime_pb2 import (
     PullAppMessagesRequest,
     PullAppMessagesResponse,
     PullTaskInputRequest,
+    SendTaskHeartbeatRequest,
 )
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
@@ -167,13 +168,13 @@ def use_of(seen: list[str], door: OtherUsersDoor) -> Found:
     if not seen:
         return Found(False, "not shown")
     token = seen[0].split("--token ")[1].split()[0]
-    answer = door.post("/v1/runtime/get-nodes", b"", token)
-    refused = answer.status == 403 and b"answers only to the user" in answer.body
-    return Found(not refused, f"shown; used by another user: {answer}")
+    answer = door.post("/v1/runtime/send-task-heartbeat", SendTaskHeartbeatRequest(), token)
+    return Found(answer.good, f"shown; used by another user: {answer}")
 
 
 @attacker(TAKEN_OVER)
 def the_server(site: Site) -> Findings:
+    site.restart_device()  # it may still hold answers to runs that were stopped
     found = control.attack(site, site.operator)
     found[FLOOD] = Found(None, "not tried: a server can always send too much, or nothing")
     found["the server names a file of the device: `dataset.path=…`"] = named_path(site)
