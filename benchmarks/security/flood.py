@@ -34,9 +34,13 @@ FLEET = "/v1/fleet/pull-messages"
 
 def process_of(words: str) -> int:
     """The process of this script's whose command line holds some words."""
-    found = [pid for pid, command in running(os.getpid()).items() if re.search(words, command)]
+    found = processes_of(words)
     assert found, f"no process {words}"
     return found[0]
+
+
+def processes_of(words: str) -> list[int]:
+    return [pid for pid, command in running(os.getpid()).items() if re.search(words, command)]
 
 
 def peak(pid: int) -> int:

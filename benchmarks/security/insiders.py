@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,15 +12,19 @@ from contextlib import closing
 from pathlib import Path
 from signal import SIGTERM
 
+import numpy as np
 from flwr.proto.control_pb2 import ListRunsRequest
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.runtime_pb2 import (
     PullAppMessagesRequest,
     PullAppMessagesResponse,
     PullTaskInputRequest,
+    SendTaskHeartbeatRequest,
 )
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
+from benchmarks.faults.processes import APP
 from benchmarks.security import control, flood
 from benchmarks.security.bundles import evil, packed_again
 from benchmarks.security.case import (
@@ -38,10 +43,16 @@ from benchmarks.security.case import (
     Found,
     attacker,
 )
-from benchmarks.security.door import Answer
+from benchmarks.security.door import Answer, Door
 from benchmarks.security.other_user import OtherUsersDoor, as_other_user, readable, tokens, writable
+from benchmarks.security.outsiders import numbers
 from benchmarks.security.site import Site
 
+SMALL = (
+    "model=resnet20 strategy=heterofl model.norm=bn fleet.clients=1 clients_per_round=1 "
+    "evaluate.every=0 dataset.max_train=90 dataset.max_test=30 dataset.test=0 train.epochs=1 "
+    "train.device=cpu"
+)
 NOT_ROOT: Findings = dict.fromkeys(WHAT, Found(None, "not run: needs root"))
 
 
@@ -157,18 +168,35 @@ def use_of(seen: list[str], door: OtherUsersDoor) -> Found:
     if not seen:
         return Found(False, "not shown")
     token = seen[0].split("--token ")[1].split()[0]
-    answer = door.post("/v1/runtime/get-nodes", b"", token)
-    refused = answer.status == 403 and b"answers only to the user" in answer.body
-    return Found(not refused, f"shown; used by another user: {answer}")
+    answer = door.post("/v1/runtime/send-task-heartbeat", SendTaskHeartbeatRequest(), token)
+    return Found(answer.good, f"shown; used by another user: {answer}")
 
 
 @attacker(TAKEN_OVER)
 def the_server(site: Site) -> Findings:
+    site.restart_device()  # it may still hold answers to runs that were stopped
     found = control.attack(site, site.operator)
     found[FLOOD] = Found(None, "not tried: a server can always send too much, or nothing")
+    found["the server names a file of the device: `dataset.path=…`"] = named_path(site)
     found["the server sends allowed code, packed in another way"] = sent(site, "again")
     found["the server sends other code under an allowed code's hash"] = sent(site, "swapped", True)
     return found
+
+
+def named_path(site: Site) -> Found:
+    """Have a run of nestfl's own say where the device's data are."""
+    path = site.folder / "private.npz"
+    np.savez(path, x=np.zeros((200, 8, 8), np.uint8), y=np.arange(200) % 10)
+    for name, number in numbers(site).items():
+        if name != "a":  # they would answer nothing
+            door = Door(site.public, site.authority, site.key(name))
+            door.post("/v1/fleet/deactivate-node", DeactivateNodeRequest(node_id=number))
+    script = str(APP / "deploy" / "submit.sh")
+    run = site.run("named-path", script, *SMALL.split(), "rounds=1", f"dataset.path={path}")
+    if run.end(240) == 0:
+        return Found(True, "node a opened it, and trained on it")
+    refusal = re.search("this device opens no path that a server names", run.output())
+    return Found(False, f"the server is told: `{refusal[0]}`" if refusal else "the run failed")
 
 
 def sent(site: Site, comment: str, swapped: bool = False) -> Found:
@@ -179,7 +207,12 @@ def sent(site: Site, comment: str, swapped: bool = False) -> Found:
     if swapped:
         site.wait_status(run, "running")  # the server's own part has its code
         swap(site.state / "superlink.db", fab, evil(marker))
-    return control.watch(site, run, marker, told)
+    found = control.watch(site, run, marker, told)
+    if found.possible or "FAB hash mismatch" not in site.processes["a"].output():
+        return found
+    words = f"supernode .*--port {site.node_port}"
+    then = "is deaf from then on" if flood.processes_of(words) else "ends"
+    return Found(False, f"Flower's SuperNode refuses it (`FAB hash mismatch`), and {then}")
 
 
 def swap(database: Path, fab: bytes, content: bytes) -> None:

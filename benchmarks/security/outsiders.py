@@ -82,9 +82,11 @@ def with_key(site: Site) -> Findings:
         found[name] = Found(taken, str(answer))
     time.sleep(3)
     site.stop_run(run)
-    read = found[SLICE].possible or by_hash.possible
-    said = f"{found[SLICE].answer}; its messages: 401; its parts, if their SHA-256 is known: "
-    found[SLICE] = Found(read, said + by_hash.answer)
+    messages = found["`pull-messages` of another node"]
+    found[SLICE] = Found(
+        found[SLICE].possible or messages.possible,
+        f"{found[SLICE].answer}; its messages: {messages.answer}; but see `pull-object` below",
+    )
     return found | {FLOOD: flood.big_body(door, link, chunked=False)}
 
 

@@ -85,6 +85,17 @@ class Site(ABC):
         wait_until(lambda: listens(self.node_port), "node a", 60)
         assert self.bystander.activate(), "node b cannot come online"
 
+    def restart_device(self) -> None:
+        """End node `a`, which signs off, and start it again."""
+        process = self.processes.pop("a")
+        process.send_to_group(SIGTERM)
+        with suppress(AssertionError):
+            process.end(20)
+        process.send_to_group(SIGKILL)
+        wait_until(lambda: not listens(self.node_port), "the end of node a", 30)
+        self.start_device()
+        wait_until(lambda: listens(self.node_port), "node a", 60)
+
     def stop(self) -> None:
         """End all that it has started; what they have started ends with them."""
         for process in self.processes.values():
