@@ -24,7 +24,7 @@ from flwr.proto.runtime_pb2 import (
 )
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
-from benchmarks.faults.processes import APP
+from benchmarks.faults.processes import APP, wait_until
 from benchmarks.security import control, flood
 from benchmarks.security.bundles import evil, packed_again
 from benchmarks.security.case import (
@@ -53,6 +53,7 @@ SMALL = (
     "evaluate.every=0 dataset.max_train=90 dataset.max_test=30 dataset.test=0 train.epochs=1 "
     "train.device=cpu"
 )
+CLIENT_APP = r"flwr-clientapp |guarded\.client_app "
 NOT_ROOT: Findings = dict.fromkeys(WHAT, Found(None, "not run: needs root"))
 
 
@@ -88,13 +89,15 @@ def user_of_a_device(site: Site) -> Findings:
     if os.getuid():
         return NOT_ROOT
     door = OtherUsersDoor(site.node_port, tls=False)
+    site.restart_device()  # it may still hold answers to runs that were stopped
     found: Findings = {
         LIST: control.list_runs(door),
         STOP: control.stop(site, door),
         SUBMIT: control.submit(site, door)[0],
     }
-    run = site.submit(site.app, seconds=15)
-    seen = seen_tokens(str(site.node_port))
+    run = site.submit(site.app, seconds=20)
+    wait_until(lambda: bool(flood.processes_of(CLIENT_APP)), "a ClientApp", 60)
+    seen = seen_tokens(str(site.node_port), 3)
     found["`ps` on a device: the ClientApp's token"] = use_of(seen, door)
     site.stop_run(run)
     found[TASK], found[SLICE] = take_client_task(site, door)
