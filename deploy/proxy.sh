@@ -6,7 +6,7 @@
 #   BIND=0.0.0.0 deploy/proxy.sh                other machines too
 #   CLIENT_CERTIFICATES=on deploy/proxy.sh      only those with a certificate of certificates.sh
 #
-# For each address: RATE requests a second (500, and BURST at once: 1000), CONNECTIONS at once (256).
+# For each address: RATE requests a second (500, and BURST at once: 1000), CONNECTIONS at once (64).
 # No request is larger than BODY (8m: Flower sends arrays in pieces of 5 MiB).
 set -euo pipefail
 source "$(dirname "$0")/settings.sh"
@@ -24,7 +24,7 @@ mkdir -p "$STATE/nginx"
 sed -e "s|@CLIENT_CERTIFICATES@|$verify|" \
   -e "s|@BIND@|${BIND:-127.0.0.1}|" -e "s|@LINK_PORT@|$LINK_PORT|" \
   -e "s|@CONTROL_PORT@|$CONTROL_PORT|" -e "s|@BODY@|${BODY:-8m}|" -e "s|@RATE@|${RATE:-500}|" \
-  -e "s|@BURST@|${BURST:-1000}|" -e "s|@DELAY@|$((${BURST:-1000} / 2))|" -e "s|@CONNECTIONS@|${CONNECTIONS:-256}|" \
+  -e "s|@BURST@|${BURST:-1000}|" -e "s|@DELAY@|$((${BURST:-1000} / 2))|" -e "s|@CONNECTIONS@|${CONNECTIONS:-64}|" \
   "$APP/deploy/nginx.conf" > "$STATE/nginx/nginx.conf"
 
 # As its own user, which the SuperLink answers to. Started by root it would change to another; better

@@ -55,6 +55,9 @@ def main() -> None:
     process = ["--isolation", "process", "--superexec-auth-secret-file", readable_once(secret)]
     sys.argv[1:] = [*flowers, *process]
     flower_supernode()
+    # It returns only after an error, and the thread of its port would keep it there, deaf: who
+    # started it is to start it again.
+    os._exit(1)
 
 
 def options() -> tuple[argparse.Namespace, list[str]]:
