@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import signal
 import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 from flwr.common.config import parse_config_args
+from flwr.supercore.exit import register_signal_handlers
+from flwr.supernode import start_client_internal
 from flwr.supernode.cli.flower_supernode import flower_supernode
 
 from nestfl.bundle import CHECKOUT, BundleError
@@ -54,6 +58,7 @@ def main() -> None:
         to_launcher.write(secret)
     process = ["--isolation", "process", "--superexec-auth-secret-file", readable_once(secret)]
     sys.argv[1:] = [*flowers, *process]
+    sign_off_in_peace()
     flower_supernode()
     # It returns only after an error, and the thread of its port would keep it there, deaf: who
     # started it is to start it again.
@@ -117,6 +122,27 @@ def connect_patiently(tls: ssl.SSLContext | None) -> None:
         return client(**(options | shown), event_hooks={"response": [come_back_later]})
 
     replace(httpx, "Client", patient)
+
+
+def sign_off_in_peace() -> None:
+    """Let a second signal not end what the first has begun: saying goodbye to the SuperLink.
+
+    Who stops a whole group of processes sends two, one of them by supernode.sh. Flower goes back to
+    what was there before it when the first comes.
+    """
+    started = threading.Event()
+
+    def registered(*arguments: Any, **options: Any) -> None:
+        started.set()
+        register_signal_handlers(*arguments, **options)
+
+    def before_or_after(*_: object) -> None:
+        if not started.is_set():
+            sys.exit(0)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, before_or_after)
+    replace(start_client_internal, "register_signal_handlers", registered)
 
 
 def readable_once(secret: bytes) -> str:

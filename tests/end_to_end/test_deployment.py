@@ -274,3 +274,11 @@ def kill_supernode(script: subprocess.Popen[bytes]) -> None:
     """The node without a word, and the script that would start it again."""
     send(script.pid, signal.SIGKILL)
     script.wait()
+
+
+def test_a_node_that_is_stopped_with_all_its_processes_signs_off(fleet: Fleet) -> None:
+    """It gets two signals then; without a word, the SuperLink would wait for it for a minute."""
+    online = fleet.online()
+    send(fleet.processes["b"].pid, signal.SIGTERM)
+    assert fleet.processes["b"].wait(30) == 0
+    wait_until(lambda: fleet.online() == online - 1, 30)

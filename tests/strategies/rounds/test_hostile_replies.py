@@ -267,6 +267,8 @@ def test_hostile_statistics_are_refused(federate: Federate) -> None:
         assert 0 < gathered.abs().max() < 10
 
 
-def test_a_reply_that_names_another_message_is_that_of_whom_was_asked(federate: Federate) -> None:
-    line, _, _ = attacked(federate, "train", [of_another_message], "dataset.test=0")
-    assert line["clients"]["replied"] == 9
+def test_a_reply_that_names_another_message_is_nobodys(federate: Federate) -> None:
+    """Who was asked has then not answered."""
+    overrides = "dataset.test=0 deadline=15"
+    line, _, _ = attacked(federate, "train", [of_another_message], overrides)
+    assert (line["clients"]["replied"], line["clients"]["failed"]) == (8, {"late": 1})
