@@ -1,0 +1,43 @@
+"""`nestfl fingerprint`, and what it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from nestfl.cli.group import app
+from nestfl.cli.options import FILE, refuse
+
+
+@app.command(
+    epilog="""\b
+    Examples:
+      nestfl fingerprint
+      nestfl fingerprint ../nestfl-1.2
+      nestfl fingerprint nestfl.nestfl.0-1-0.95e48e9f.fab
+      nestfl fingerprint --copy app"""
+)
+@click.argument(
+    "code",
+    required=False,
+    type=FILE,
+    help="A checkout, or a bundle that `flwr build` made; this checkout if not given.",
+)
+@click.option(
+    "--copy",
+    metavar="FOLDER",
+    type=FILE,
+    help="Copy the checkout's app, and nothing else, there: `flwr run FOLDER` submits it faster.",
+)
+def fingerprint(code: Path | None, copy: Path | None) -> None:
+    """Print what tells the code that a run sends from all other: devices can pin it."""
+    from nestfl.bundle import CHECKOUT, copy_app
+    from nestfl.guarded.pinned_code import fingerprint_of
+
+    try:
+        if copy is not None:
+            copy_app(code or CHECKOUT, copy)
+        click.echo(fingerprint_of(code or CHECKOUT))
+    except (ValueError, OSError) as error:
+        refuse("fingerprint", error)
