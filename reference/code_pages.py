@@ -11,6 +11,11 @@ from reference.source import find, first_sentence, modules_of, packages, package
 from reference.tables import cell, table
 
 FOLDER = "reference/code"
+OWN_NAMES = """::: {path}
+    options:
+      show_root_heading: false
+      show_root_toc_entry: false
+      members: {members}"""
 
 
 def code_pages() -> dict[str, str]:
@@ -44,4 +49,4 @@ def _filled_in(path: str, members: list[str] | None) -> str:
     """Return what mkdocstrings fills in: all of a module, or some members without a heading."""
     if members is None:
         return f"::: {path}"
-    return f"::: {path}\n    options:\n      show_root_heading: false\n      members: {members}"
+    return OWN_NAMES.format(path=path, members=members)

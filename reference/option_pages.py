@@ -46,10 +46,9 @@ def groups() -> list[str]:
 def _index(base: ConfFile) -> str:
     rows = []
     for group in groups():
-        comment = read_group(group)
         chosen = base.chosen[group]
         default = code(f"{group}={chosen}") if chosen != "None" else "none"
-        rows.append((f"[`{group}`]({group}.md)", default, cell(comment)))
+        rows.append((f"[`{group}`]({group}.md)", default, cell(_about(group))))
     return "\n\n".join(
         [
             INTRODUCTION.strip(),
@@ -61,18 +60,18 @@ def _index(base: ConfFile) -> str:
     )
 
 
-def read_group(group: str) -> str:
+def _about(group: str) -> str:
     """Return what conf/config.yaml says of a group, behind its default."""
     text = (CONF / "config.yaml").read_text(encoding="utf-8")
     told = re.search(rf"^  - {group}: \S+\s+# (.*)$", text, re.MULTILINE)
-    return told[1] if told else ""
+    return f"{told[1][0].upper()}{told[1][1:]}." if told else ""
 
 
 def _group_page(group: str, default: str) -> str:
     files = [read(path) for path in sorted((CONF / group).rglob("*.yaml"))]
     choices = [file for file in files if not file.name.startswith("_")]
     shared = [file for file in files if file.name.startswith("_")]
-    parts = [f"# {group}", read_group(group)]
+    parts = [f"# {group}", _about(group)]
     rows = [(_choice(group, file, default), cell(file.comment)) for file in choices]
     parts += ["## Choices", table(("choice", "what it is"), rows)]
     for file in (*shared, *choices):
