@@ -6,15 +6,17 @@ With `resume=PATH` the settings are those the run was started with, and override
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -22,6 +24,7 @@ from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+import plugins
 from data.spec import DatasetSpec
 from server_app.config.keys import copies, keys_by_name, values_by_key
 from server_app.config.own_data import with_own_data
@@ -29,7 +32,7 @@ from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.config.settings import Config
 from server_app.config.typed import EXTRA, ConfigError, build, choose_from, reject_unknown
 from strategies.federation import CheckpointConfig, FleetConfig, ModelConfig
-from strategies.method_settings import MethodSettings
+from strategies.method_settings import MethodSettings, PlannedSettings
 from strategies.registry import METHODS, method
 
 __all__ = [
@@ -165,9 +168,22 @@ def groups() -> list[str]:
 
 
 def choices(group: str) -> list[str]:
-    """Return the names that a group can be set to; files with a leading underscore are parts."""
-    files = (CONF / group).glob("*.yaml")
-    return sorted(file.stem for file in files if not file.stem.startswith("_"))
+    """Return the names that a group can be set to; files with a leading underscore are parts.
+
+    Plugins have files, too, and what they register needs none.
+    """
+    return sorted({*_files_of(group), *plugins.offered(group)})
+
+
+def _files_of(group: str) -> set[str]:
+    """Return the names of a group's files."""
+    files = (file for folder in (CONF, *_own_folders()) for file in (folder / group).glob("*.yaml"))
+    return {file.stem for file in files if not file.stem.startswith("_")}
+
+
+def _own_folders() -> list[Path]:
+    """Return the folders of choices that loaded plugins have."""
+    return [plugin.conf for plugin in plugins.loaded() if plugin.conf is not None]
 
 
 def settings_by_name() -> dict[str, str]:
@@ -197,7 +213,8 @@ def dump(config: Config) -> str:
 
 
 def load(file: Path) -> Config:
-    """Return the configuration that a run was started with."""
+    """Return the configuration that a run was started with, its plugins being loaded."""
+    plugins.load_kept(file.parent)
     return _checked_config(_resolved(_read(file)))
 
 
@@ -228,6 +245,7 @@ def _parse(text: str) -> _Override:
 
 
 def _checked_choice(group: str, name: str) -> str:
+    plugins.search(lambda: name in choices(group))
     offered = choices(group)
     if name not in offered:
         raise ConfigError(f"unknown {group} {name!r}; {choose_from(name, offered)}")
@@ -251,7 +269,8 @@ def _composed(chosen: list[_Override]) -> DictConfig:
     names |= _own_scale(names)
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            config = hydra_compose("config", [f"{group}={name}" for group, name in names.items()])
+            chosen_files = [f"{group}={name}" for group, name in names.items()]
+            config = hydra_compose("config", [*chosen_files, *_offer_plugins()])
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"conf/ cannot be read: {' '.join(str(error).split())}") from error
     _check_submodels(config, names)
@@ -259,6 +278,33 @@ def _composed(chosen: list[_Override]) -> DictConfig:
     _complete_model(config)
     _complete_strategy(config)
     return config
+
+
+def _offer_plugins() -> list[str]:
+    """Let Hydra choose what plugins offer; return the overrides that tell it of their folders."""
+    settings = {"model": lambda name: {"name": name}, "strategy": _settings_of}
+    for group, values in settings.items():
+        for name in set(plugins.offered(group)) - _files_of(group):
+            ConfigStore.instance().store(name, values(name), group)
+    folders = [f"file://{folder}" for folder in _own_folders()]
+    return [f"hydra.searchpath={json.dumps(folders)}"] if folders else []
+
+
+def _settings_of(strategy: str) -> dict[str, Any]:
+    """Return the defaults of a method's settings; the fleet's budgets where they make no levels."""
+    settings = method(strategy).Settings
+    values = {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(settings)
+    }
+    known = {
+        key: _lists(asdict(value) if is_dataclass(value) else value)  # type: ignore[arg-type]
+        for key, value in values.items()
+        if value is not MISSING
+    }
+    if issubclass(settings, PlannedSettings) and not any(map(known.get, settings.ways)):
+        known["ratios"] = "${fleet.budgets}"
+    return {**known, "name": strategy}
 
 
 def _own_scale(names: Mapping[str, str]) -> dict[str, str]:
@@ -295,7 +341,7 @@ def _merge_per_strategy(config: DictConfig, names: Mapping[str, str]) -> None:
     What it says for a method is for all variants of it; what it says for a variant, such as
     fedfa_width, comes on top.
     """
-    known = sorted({*METHODS, *(file.stem for file in (CONF / "strategy").glob("[!_]*.yaml"))})
+    known = sorted({*METHODS, *choices("strategy")})
     with open_dict(config):
         settings = config.pop("per_strategy", {})
         reject_unknown("per_strategy", settings, known)
@@ -337,6 +383,7 @@ def _saved(resume: str, chosen: list[_Override]) -> DictConfig:
         directory = run_directory(Path(resume))
     except ConfigError as error:
         raise ConfigError(f"resume: {error}") from error
+    plugins.load_kept(directory)
     saved = _read(directory / CONFIG_FILE)
     # A run saved before these were settings lacks them.
     saved.setdefault("engine", Config.engine)
