@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test lint bench clean
+.PHONY: setup run test lint docs docs-serve bench clean
 
 setup: $(READY)
 
@@ -26,6 +26,13 @@ test: lint
 	$(BIN)/pytest -n auto -m "not processes"
 	$(BIN)/pytest -n 2 --dist loadfile -m processes
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo 'site/index.html is the way in'
+
+docs-serve: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
 bench: $(READY)
 	$(BIN)/python -m benchmarks.aggregation
 	$(BIN)/python -m benchmarks.defences
@@ -39,4 +46,4 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.serving
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build site *.egg-info

@@ -11,17 +11,18 @@ from pathlib import Path
 import numpy as np
 
 from data.cache import Arrays, cached_arrays
-from data.catalog import IMAGES, LANGUAGE, TEXTS, PartitionError
+from data.catalog import LANGUAGE, PartitionError
 from data.examples import Examples
-from data.formats import ImageSplit
+from data.formats import ImageSplit, ImageSplits
 from data.images import ImageData
 from data.language import LanguageData, LanguageSplit
 from data.language_source import LanguageSplits, load_language
+from data.own_source import own_owners
 from data.partition import Rows, like_a_client, partition, server_rows, split_parts
-from data.source import ImageSplits, load, load_own
-from data.spec import DatasetSpec
-from data.text_source import TextSplits, load_own_texts, load_texts
-from data.texts import TextData, TextSplit
+from data.source import load, load_own
+from data.spec import DatasetSpec, image_facts, text_facts
+from data.text_source import load_own_texts, load_texts
+from data.texts import TextData, TextSplit, TextSplits
 
 Split = ImageSplit | TextSplit | LanguageSplit
 
@@ -41,7 +42,7 @@ def client_data(spec: DatasetSpec, partition_id: int) -> ClientData:
     """Return the data of one simulated client."""
     if not 0 <= partition_id < spec.clients:
         raise PartitionError(f"no client {partition_id}: expected 0 to {spec.clients - 1}")
-    splits = _splits(spec)
+    splits = splits_of(spec)
     parted = _parted(splits.train, client_rows(spec)[partition_id], spec, partition_id)
     if spec.local_test == "own":
         return parted
@@ -51,13 +52,13 @@ def client_data(spec: DatasetSpec, partition_id: int) -> ClientData:
 def all_clients(spec: DatasetSpec) -> ClientData:
     """Return the data of all simulated clients together, part by part, no example twice."""
     parted = [split_parts(rows, spec, number) for number, rows in enumerate(client_rows(spec))]
-    train = _splits(spec).train
+    train = splits_of(spec).train
     joined = (np.concatenate(parts) for parts in zip(*parted, strict=True))
     together = ClientData(*(_examples(train, spec, rows) for rows in joined))
     if spec.local_test == "own":
         return together
     drawn = np.concatenate([_test_rows(spec, number) for number in range(spec.clients)])
-    return replace(together, test=_examples(_splits(spec).test, spec, np.unique(drawn)))
+    return replace(together, test=_examples(splits_of(spec).test, spec, np.unique(drawn)))
 
 
 def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
@@ -74,13 +75,13 @@ def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
         log.warning("local_test is %s, but this device tests on its own data", spec.local_test)
         spec = replace(spec, local_test="own")
     images = spec.holds == "images"
-    own = load_own(spec.name, str(path)) if images else load_own_texts(spec, str(path))
+    own = load_own(spec, str(path)) if images else load_own_texts(spec, str(path))
     return _parted(own, np.arange(len(own.labels)), spec, 0)
 
 
 def global_test(spec: DatasetSpec) -> Examples:
     """Return the data set's test examples, which no client trains on."""
-    test = _splits(spec).test
+    test = splits_of(spec).test
     if spec.max_test is None or spec.max_test >= len(test.labels):
         return _examples(test, spec)
     chosen = np.random.default_rng(spec.seed).permutation(len(test.labels))[: spec.max_test]
@@ -89,21 +90,23 @@ def global_test(spec: DatasetSpec) -> Examples:
 
 def server_data(spec: DatasetSpec) -> Examples:
     """Return the training examples that the server keeps, which no simulated client has."""
-    train = _splits(spec).train
+    train = splits_of(spec).train
     return _examples(train, spec, server_rows(spec, len(train.labels)))
 
 
 @lru_cache(maxsize=8)
 def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
     """Return each client's rows of the training split; kept on disk, for partitioning is slow."""
-    labels = _splits(spec).train.labels
+    labels = splits_of(spec).train.labels
     dealing = replace(spec, path=None, validation=0.0, test=0.0, max_test=None, local_test="own")
     dealing = replace(dealing, local_test_examples=DatasetSpec.local_test_examples)
     dealing = replace(dealing, tokenizer=None, max_tokens=DatasetSpec.max_tokens, words=None)
-    key = (dealing, hashlib.sha256(labels.tobytes()).hexdigest())
+    owners = own_owners(spec) if spec.is_natural else None
+    whose = None if owners is None else (owners.names, owners.of_rows.tobytes())
+    key = (dealing, hashlib.sha256(labels.tobytes() + repr(whose).encode()).hexdigest())
 
     def deal() -> Arrays:
-        parts = partition(spec, labels)
+        parts = partition(spec, labels, owners)
         return {"rows": np.concatenate(parts), "sizes": np.array([len(part) for part in parts])}
 
     dealt = cached_arrays("partition", key, deal)
@@ -112,12 +115,12 @@ def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
 
 def _test_rows(spec: DatasetSpec, client: int) -> Rows:
     """Return a client's rows of the test split; all that it has say what its classes are."""
-    splits = _splits(spec)
+    splits = splits_of(spec)
     own = splits.train.labels[client_rows(spec)[client]]
     return like_a_client(own, splits.test.labels, spec, client)
 
 
-def _splits(spec: DatasetSpec) -> ImageSplits | TextSplits | LanguageSplits:
+def splits_of(spec: DatasetSpec) -> ImageSplits | TextSplits | LanguageSplits:
     if spec.holds == "language":
         return load_language(spec)
     return load(spec) if spec.holds == "images" else load_texts(spec)
@@ -130,7 +133,7 @@ def _parted(split: Split, rows: Rows, spec: DatasetSpec, stream: int) -> ClientD
 
 def _examples(split: Split, spec: DatasetSpec, rows: Rows | None = None) -> Examples:
     if isinstance(split, ImageSplit):
-        return ImageData.of(split, IMAGES[spec.name], rows)
+        return ImageData.of(split, image_facts(spec), rows)
     if isinstance(split, LanguageSplit):
         return LanguageData.of(split, LANGUAGE[spec.name], rows)
-    return TextData.of(split, TEXTS[spec.name], rows)
+    return TextData.of(split, text_facts(spec), rows)

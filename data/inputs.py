@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.catalog import IMAGES, TEXTS, DataError, ImageFacts
+from data.catalog import DataError, ImageFacts
 from data.examples import Examples
 from data.formats import (
     IMAGE_SUFFIXES,
@@ -26,7 +26,8 @@ from data.formats import (
     table_images,
 )
 from data.images import ImageData
-from data.spec import DatasetSpec
+from data.own_inputs import read_own_inputs
+from data.spec import DatasetSpec, image_facts, text_facts
 from data.text_formats import Labelled, Texts, read_text_file
 from data.texts import TextData, TextSplit
 from data.tokens import encode
@@ -48,23 +49,40 @@ def read_inputs(path: Path, spec: DatasetSpec) -> Inputs:
     """Read the inputs under a path, and their labels from a column, an array or folders, if any."""
     if not path.exists():
         raise DataError(f"{path} does not exist")
+    if _in_tables_of_its_own(path, spec):
+        return _read_own(path, spec, labelled=True)
     if spec.holds == "tokens":
         return _read_texts(path, spec)
-    return _read_images(path, IMAGES[spec.name])
+    return _read_images(path, image_facts(spec))
 
 
 def read_unlabelled(path: Path, spec: DatasetSpec) -> Examples:
     """Read the inputs under a path without a look at labels; images may have any size."""
     if not path.exists():
         raise DataError(f"{path} does not exist")
+    if _in_tables_of_its_own(path, spec):
+        return _read_own(path, spec, labelled=False).data
     if spec.holds == "tokens":
         return _read_texts(path, spec, labelled=None).data
-    facts = replace(IMAGES[spec.name], any_size=True)
+    facts = image_facts(spec)
+    facts = replace(facts, short_side=facts.short_side or facts.image_size * 8 // 7)
     return _read_images(path, facts, labelled=False).data
 
 
+def _in_tables_of_its_own(path: Path, spec: DatasetSpec) -> bool:
+    """Return whether a run on data of one's own finds no image files here: these are all alike."""
+    return spec.is_own and (spec.holds != "images" or not _files(path, IMAGE_SUFFIXES))
+
+
+def _read_own(path: Path, spec: DatasetSpec, labelled: bool) -> Inputs:
+    inputs, labels, names = read_own_inputs(path, spec, labelled)
+    if spec.holds == "images":
+        return Inputs(ImageData.of(ImageSplit(inputs, labels), image_facts(spec)), names)
+    return Inputs(TextData.of(TextSplit(inputs, labels), text_facts(spec)), names)
+
+
 def _read_texts(path: Path, spec: DatasetSpec, labelled: Labelled = False) -> Inputs:
-    facts = TEXTS[spec.name]
+    facts = text_facts(spec)
     parts = [
         (file, read_text_file(file, facts, labelled))
         for file in _files(path, frozenset({".parquet", ".csv"}))

@@ -69,6 +69,9 @@ class Encoder(nn.Module):
 class Bert(SlicedNetwork):
     """Embeddings, encoder layers, and a pooled classifier; a head after each early exit."""
 
+    saved_within = ("bert.",)
+    saved_besides = ("cls.", "embeddings.position_ids")  # which are counted anyway
+
     def __init__(
         self,
         architecture: Architecture,

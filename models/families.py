@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+import plugins
 from models.candidates import Candidates
 from models.nested_widths import give_statistics
 from models.slicing import Slice, SliceError
@@ -40,6 +41,12 @@ class SlicedNetwork(nn.Module):
 
     exits: nn.ModuleDict
     """The early exits' heads, each under the number of the unit that it follows."""
+    saved_within: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of its tensors' names in pre-trained weights where it was part of another."""
+    saved_besides: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of names in pre-trained weights that it has no place for: other tasks' heads."""
+    drawn_anew: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of names of its own that pre-trained weights may lack: of its final head."""
     depth: int
     """How many units it runs through; there is an exit behind the last of them."""
 
@@ -142,16 +149,18 @@ def register(
 
     def add(construct: Constructor) -> Constructor:
         if name in _FAMILIES:
-            raise ValueError(f"a model named {name!r} is registered already")
+            raise ValueError(f"a model named {name!r} is there already: choose another name")
         _FAMILIES[name] = Family(
             construct, units, own_exits, reads, stages, keeps_first, blocks, candidates
         )
+        plugins.offer("model", name, lambda: _FAMILIES.pop(name))
         return construct
 
     return add
 
 
 def family(name: str) -> Family:
+    plugins.search(lambda: name in _FAMILIES)
     if name not in _FAMILIES:
         raise ValueError(f"unknown model {name!r}; choose from {', '.join(names())}")
     return _FAMILIES[name]

@@ -10,13 +10,8 @@ from models.families import SlicedNetwork
 from models.slicing import Slice, State, is_running_statistic, is_step_size
 from models.task import Task
 
-WRAPPERS = ("module.", "bert.")
-"""Beginnings of names where a network was saved as part of another."""
-ELSEWHERE = ("cls.", "embeddings.position_ids")
-"""Tensors of BERT checkpoints that a classifier has no place for: heads of the pre-training task,
-and positions that are counted anyway."""
-
-
+WRAPPER = "module."
+"""What torch's DataParallel puts before the names of any network."""
 OLD_NAMES = {
     "LayerNorm.gamma": "LayerNorm.weight",
     "LayerNorm.beta": "LayerNorm.bias",
@@ -42,12 +37,12 @@ def load_pretrained(task: Task, net: SlicedNetwork, weights: State) -> None:
     found: dict[str, Tensor] = {}
     strangers = []
     for name, tensor in weights.items():
-        known = _name_in(state, name)
+        known = _name_in(net, state, name)
         if known in heads and tensor.shape != state[known].shape:
             continue  # of other classes
         if known in state:
             found[known] = tensor
-        elif not (known.startswith(ELSEWHERE) or is_running_statistic(known)):
+        elif not (known.startswith(net.saved_besides) or is_running_statistic(known)):
             strangers.append(name)
     missing = [
         name
@@ -73,14 +68,15 @@ def _heads(task: Task, net: SlicedNetwork) -> set[str]:
     """Return the tensors that belong to a task rather than to the network: step sizes, too."""
     state, plain = net.state_dict(), task.build(Slice(), "meta").state_dict()
     own = {name for name in plain if is_step_size(name)}
+    own |= {name for name in plain if name.startswith(net.drawn_anew)}
     return (state.keys() - plain.keys()) | task.class_rows(Slice()) | own
 
 
-def _name_in(state: State, name: str) -> str:
+def _name_in(net: SlicedNetwork, state: State, name: str) -> str:
     """Return a tensor's name as it is today, without what a wrapper put before it."""
     for old, new in OLD_NAMES.items():
         name = name.replace(old, new)
-    for wrapper in WRAPPERS:
+    for wrapper in (WRAPPER, *net.saved_within):
         if name not in state:
             name = name.removeprefix(wrapper)
     return name

@@ -197,17 +197,31 @@ class SliceMap:
     regions: Mapping[str, Region]
 
 
-def declare_parts(module: nn.Module, tensor: str, axis: int, sizes: Sequence[int]) -> None:
+@dataclass(frozen=True)
+class Parts:
+    """What an axis is made of: parts of so many channels, each of which has a run of entries."""
+
+    sizes: tuple[int, ...]
+    run: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.sizes} in runs of {self.run}" if self.run > 1 else f"{self.sizes}"
+
+
+def declare_parts(
+    module: nn.Module, tensor: str, axis: int, sizes: Sequence[int], run: int = 1
+) -> None:
     """Say that an axis of `module`'s tensor is made of parts, each cut on its own.
 
     For heads, fused q/k/v and concatenated features. Called where the layer is built, in the full
-    network and in its slices alike, with the sizes that the parts have there.
+    network and in its slices alike, with the sizes that the parts have there. Where images were
+    flattened, a channel is a `run` of so many entries, one for each pixel.
     """
-    length = getattr(module, tensor).shape[axis]
-    if sum(sizes) != length:
-        raise SliceError(f"parts {tuple(sizes)} of {tensor} do not add up to axis {axis}: {length}")
-    declared: dict[tuple[str, int], tuple[int, ...]] = module.__dict__.setdefault("axis_parts", {})
-    declared[tensor, axis] = tuple(sizes)
+    length, parts = getattr(module, tensor).shape[axis], Parts(tuple(sizes), run)
+    if sum(sizes) * run != length:
+        raise SliceError(f"parts {parts} of {tensor} do not add up to axis {axis}: {length}")
+    declared: dict[tuple[str, int], Parts] = module.__dict__.setdefault("axis_parts", {})
+    declared[tensor, axis] = parts
 
 
 def is_running_statistic(name: str) -> bool:
@@ -270,36 +284,44 @@ def slice_map(
                 "give slice_map a bank to keep them per level"
             )
         axes = tuple(
-            _cut_axis(name, window, axis, parts.get((name, axis), (n,)),
-                      cut_parts.get((name, axis), (k,)))
+            _cut_axis(name, window, axis, parts.get((name, axis), Parts((n,))),
+                      cut_parts.get((name, axis), Parts((k,))))
             for axis, (n, k) in enumerate(zip(outer, shape, strict=True))
         )  # fmt: skip
         regions[name] = Region(name, outer, axes, shape, tensor.dtype)
     return SliceMap(regions)
 
 
-def _axis_parts(net: nn.Module) -> dict[tuple[str, int], tuple[int, ...]]:
+def _axis_parts(net: nn.Module) -> dict[tuple[str, int], Parts]:
     return {
-        (f"{prefix}.{tensor}" if prefix else tensor, axis): sizes
+        (f"{prefix}.{tensor}" if prefix else tensor, axis): parts
         for prefix, module in net.named_modules()
-        for (tensor, axis), sizes in module.__dict__.get("axis_parts", {}).items()
+        for (tensor, axis), parts in module.__dict__.get("axis_parts", {}).items()
     }
 
 
-def _cut_axis(
-    name: str, window: Window, axis: int, full: tuple[int, ...], part: tuple[int, ...]
-) -> Index:
-    if len(full) != len(part) or any(k > n for n, k in zip(full, part, strict=True)):
+def _cut_axis(name: str, window: Window, axis: int, full: Parts, part: Parts) -> Index:
+    sizes = list(zip(full.sizes, part.sizes, strict=False))
+    alike = len(full.sizes) == len(part.sizes) and full.run == part.run
+    if not alike or any(k > n for n, k in sizes):
         raise SliceError(f"{name}: axis {axis} has parts {part}, which do not fit in {full}")
     if full == part:
-        return slice(0, sum(full))
-    if len(full) == 1:
-        return window.indices(full[0], part[0], axis)
-    starts = np.cumsum((0, *full[:-1]))
-    return np.concatenate([
+        return slice(0, sum(full.sizes) * full.run)
+    if len(sizes) == 1:
+        return _in_runs(window.indices(*sizes[0], axis), full.run)
+    starts = np.cumsum((0, *full.sizes[:-1]))
+    kept = [
         start + np.arange(n)[window.indices(n, k, axis)]
-        for start, n, k in zip(starts, full, part, strict=True)
-    ])  # fmt: skip
+        for start, (n, k) in zip(starts, sizes, strict=True)
+    ]
+    return _in_runs(np.concatenate(kept), full.run)
+
+
+def _in_runs(channels: Index, run: int) -> Index:
+    """Return the entries of channels that have so many each."""
+    if isinstance(channels, slice):
+        return slice(channels.start * run, channels.stop * run)
+    return channels if run == 1 else np.add.outer(channels * run, np.arange(run)).ravel()
 
 
 def extract(state: State, slice_map: SliceMap) -> dict[str, Tensor]:

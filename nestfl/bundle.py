@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -32,8 +33,14 @@ def app_files(checkout: Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def copy_app(checkout: Path, folder: Path) -> None:
-    """Copy the app to a folder, which `flwr run` takes as it takes the checkout."""
+def copy_app(checkout: Path, folder: Path, plugins: Mapping[str, bytes] = {}) -> None:
+    """Copy the app to a folder, which `flwr run` takes as it takes the checkout.
+
+    A user's plugins, by the names of their files in the app, are beside those that it has.
+    """
     for name, file in app_files(checkout).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, folder / name)
+    for name, content in plugins.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)

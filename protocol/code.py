@@ -6,18 +6,26 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+import plugins
+
 VERSION = 5
 """Of the records. Raise it when they change."""
 SHARED = ("client_app", "data", "models", "protocol", "strategies", "training")
 
 
-@cache
 def code_hash() -> str:
-    """Return a hash of the sources that server and clients must have in common."""
+    """Return a hash of the sources that server and clients must have in common: plugins, too."""
+    return _hash_with(tuple(plugins.files().items()))
+
+
+@cache
+def _hash_with(others: tuple[tuple[str, bytes], ...]) -> str:
     root = Path(__file__).resolve().parents[1]
+    sources = [file for package in SHARED for file in sorted((root / package).rglob("*.py"))]
+    sources.append(root / plugins.FOLDER / "__init__.py")
+    own = [(file.relative_to(root).as_posix(), file.read_bytes()) for file in sources]
     digest = hashlib.sha256()
-    for package in SHARED:
-        for source in sorted((root / package).rglob("*.py")):
-            digest.update(str(source.relative_to(root)).encode())
-            digest.update(source.read_bytes())
+    for name, content in (*own, *others):
+        digest.update(name.encode())
+        digest.update(content)
     return digest.hexdigest()[:16]

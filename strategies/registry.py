@@ -1,10 +1,15 @@
-"""The methods by name. One more is a file in strategies/methods, a line here, and its YAML."""
+"""The methods by name. One more is a plugin, or a file in strategies/methods with a line here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pkgutil import resolve_name
+from typing import TypeVar
 
+import plugins
 from strategies.base import NestedStrategy
+
+Chosen = TypeVar("Chosen", bound=type[NestedStrategy])
 
 METHODS = {
     "decoupled": "strategies.methods.decoupled:Decoupled",
@@ -22,8 +27,22 @@ METHODS = {
 """Where each is; it is imported when it is used."""
 
 
+def register_method(name: str) -> Callable[[Chosen], Chosen]:
+    """Offer a method under a name: `strategy=NAME` has the defaults of its settings."""
+
+    def add(method: Chosen) -> Chosen:
+        if name in METHODS:
+            raise ValueError(f"a strategy named {name!r} is there already: choose another name")
+        METHODS[name] = f"{method.__module__}:{method.__qualname__}"
+        plugins.offer("strategy", name, lambda: METHODS.pop(name))
+        return method
+
+    return add
+
+
 def method(name: str) -> type[NestedStrategy]:
     """Return the method of a name, or raise `ValueError` with the choices."""
+    plugins.search(lambda: name in METHODS)
     if name not in METHODS:
         raise ValueError(f"unknown strategy {name!r}; choose from {', '.join(METHODS)}")
     found: type[NestedStrategy] = resolve_name(METHODS[name])

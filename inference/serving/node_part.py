@@ -1,6 +1,7 @@
 """A node's part of a trained network, as a folder: all that the node needs, and no training data.
 
-`part.safetensors` has the tensors that the node reads, `part.json` says what they are of.
+`part.safetensors` has the tensors that the node reads, `part.json` says what they are of, and
+`plugins` has the network's code where it is a user's own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import plugins
 from data.images import scale_and_shift
 from models.families import Features
 from models.parts import Part, load_part
@@ -114,6 +116,7 @@ class NodePart:
 def write_part(folder: Path, facts: NodePart, tensors: State) -> None:
     """Write a node's folder: the tensors first, then what they are of."""
     folder.mkdir(parents=True)
+    plugins.write(folder)
     whole = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     save_file(whole, folder / TENSORS_FILE)
     fields = {"format": FORMAT, **asdict(facts)}
@@ -149,6 +152,7 @@ def read_facts(folder: Path) -> NodePart:
 
 def read_part(folder: Path) -> tuple[NodePart, Part]:
     """Return what a node is, and its part of the network, which has answered once."""
+    plugins.load_kept(folder)
     facts = read_facts(folder)
     file = folder / TENSORS_FILE
     try:

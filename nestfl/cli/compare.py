@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from nestfl.cli.group import app
-from nestfl.cli.options import COUNT
+from nestfl.cli.options import COUNT, plugin_option
 from nestfl.commands.overrides import TakesOverrides
 
 TARGET_SCORES = ("mean", "worst", "full model", "cis", "local", "personal")
@@ -54,6 +54,7 @@ TARGET_SCORES = ("mean", "worst", "full model", "cis", "local", "personal")
     default=TARGET_SCORES[0],
     help="Which accuracy is to reach it: the levels' mean if not given.",
 )
+@plugin_option(expose=True)
 def compare(**request: Any) -> None:
     """Run all combinations of settings, and show what can be said of them."""
     from nestfl.commands import compare as comparer

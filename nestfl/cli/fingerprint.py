@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
 from nestfl.cli.group import app
-from nestfl.cli.options import FILE, refuse
+from nestfl.cli.options import FILE, plugin_option, refuse
 
 
 @app.command(
@@ -16,7 +17,8 @@ from nestfl.cli.options import FILE, refuse
       nestfl fingerprint
       nestfl fingerprint ../nestfl-1.2
       nestfl fingerprint nestfl.nestfl.0-1-0.95e48e9f.fab
-      nestfl fingerprint --copy app"""
+      nestfl fingerprint --copy app
+      nestfl fingerprint --plugin mine.py --copy app"""
 )
 @click.argument(
     "code",
@@ -30,14 +32,18 @@ from nestfl.cli.options import FILE, refuse
     type=FILE,
     help="Copy the checkout's app, and nothing else, there: `flwr run FOLDER` submits it faster.",
 )
+@plugin_option()
 def fingerprint(code: Path | None, copy: Path | None) -> None:
     """Print what tells the code that a run sends from all other: devices can pin it."""
+    import plugins
     from nestfl.bundle import CHECKOUT, copy_app
     from nestfl.guarded.pinned_code import fingerprint_of
 
     try:
-        if copy is not None:
-            copy_app(code or CHECKOUT, copy)
-        click.echo(fingerprint_of(code or CHECKOUT))
+        with TemporaryDirectory() as unasked:
+            folder, own = copy or Path(unasked), plugins.files()
+            if copy is not None or own:
+                copy_app(code or CHECKOUT, folder, own)
+            click.echo(fingerprint_of(folder if own else code or CHECKOUT))
     except (ValueError, OSError) as error:
         refuse("fingerprint", error)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -15,3 +16,30 @@ def refuse(command: str, error: Exception) -> NoReturn:
     """Say what is wrong in one line, and end with 2."""
     click.echo(f"nestfl {command}: {error}", err=True)
     raise SystemExit(2)
+
+
+def plugin_option(expose: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a command take plugins, which are loaded before it begins."""
+    return click.option(
+        "--plugin",
+        metavar="PATH",
+        multiple=True,
+        expose_value=expose,
+        callback=_load_plugins,
+        help="A Python file or package with networks or methods of your own, or the name of an "
+        "installed one; may be given several times.",
+    )
+
+
+def _load_plugins(
+    ctx: click.Context, option: click.Parameter, places: Sequence[str]
+) -> Sequence[str]:
+    import plugins
+
+    plugins.search_installed_too()
+    try:
+        for place in places:
+            plugins.load(place)
+    except plugins.PluginError as error:
+        refuse(str(ctx.info_name), error)
+    return places

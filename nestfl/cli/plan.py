@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from nestfl.cli.group import app
-from nestfl.cli.options import FILE, refuse
+from nestfl.cli.options import FILE, plugin_option, refuse
 
 
 @app.command(
@@ -74,6 +74,7 @@ from nestfl.cli.options import FILE, refuse
 @click.option(
     "--latency/--no-latency", default=True, help="Measure the forward pass on this machine."
 )
+@plugin_option()
 @click.option("--json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--plot", metavar="FILE", type=FILE, help="Draw the levels to this file.")
 def plan(latency: bool, json: bool, plot: Path | None, **request: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from nestfl.cli.group import app
-from nestfl.cli.options import COUNT, FILE
+from nestfl.cli.options import COUNT, FILE, plugin_option
 from nestfl.commands.overrides import TakesOverrides
 
 
@@ -20,6 +20,7 @@ from nestfl.commands.overrides import TakesOverrides
       nestfl run fleet=small dataset=cifar10 dataset.path=cifar --workers 2
       nestfl run --resume runs/20260131-120000-scalefl-resnet20-digits rounds=100
       nestfl run engine=local rounds=2
+      nestfl run --plugin mine.py model=twin strategy=heterofl
 
     A wrong key or choice is answered with those that there are; conf/ holds them all.""",
 )
@@ -56,6 +57,7 @@ from nestfl.commands.overrides import TakesOverrides
 @click.option(
     "--resume", metavar="RUN", type=FILE, help="A run directory or a checkpoint to go on from."
 )
+@plugin_option(expose=True)
 @click.option("--quiet", is_flag=True, help="Show only how it ended.")
 def run(**request: Any) -> None:
     """Train in a simulation on this machine."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from nestfl.cli.group import app
-from nestfl.cli.options import refuse
+from nestfl.cli.options import plugin_option, refuse
 from nestfl.commands.overrides import TakesOverrides
 
 
@@ -25,6 +25,7 @@ from nestfl.commands.overrides import TakesOverrides
 @click.option(
     "--batches", metavar="N", type=click.IntRange(min=2), help="Batches at most; all if not given."
 )
+@plugin_option()
 @click.option("--json", is_flag=True, help="Print JSON instead of a table.")
 def variance(overrides: tuple[str, ...], batches: int | None, json: bool) -> None:
     """Measure how much each exit's gradients vary over batches, before any training."""

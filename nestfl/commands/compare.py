@@ -40,6 +40,8 @@ class Request:
     """The accuracy to reach, as a share."""
     target_score: str = Target.score
     """Which accuracy: one of `TARGETS`."""
+    plugin: Sequence[str] = ()
+    """Files and packages of the user's own, which are loaded already."""
 
     def trials(self) -> list[Trial]:
         """Return the runs to compare; on the local engine, unless another is named."""
@@ -51,7 +53,8 @@ class Request:
         options = {"--jobs": self.jobs, "--baseline": self.baseline, "--target": self.target}
         if self.target_score != Target.score:
             options["--target-score"] = self.target_score
-        given = ((name, str(value)) for name, value in options.items() if value is not None)
+        given = [(name, str(value)) for name, value in options.items() if value is not None]
+        given += [("--plugin", place) for place in self.plugin]
         return ["nestfl", "compare", *self.overrides, *(text for each in given for text in each)]
 
 

@@ -56,6 +56,8 @@ class Request:
     workers: int | None = None
     run_dir: Path | None = None
     resume: Path | None = None
+    plugin: Sequence[str] = ()
+    """Files and packages of the user's own, which are loaded already."""
     quiet: bool = False
     app_dir: Path = APP_DIR
 
@@ -79,6 +81,7 @@ class Request:
             "--resume": self.resume,
         }
         given = [(name, str(value)) for name, value in options.items() if value is not None]
+        given += [("--plugin", place) for place in self.plugin]
         return shlex.join(["nestfl", "run", *self.overrides, *(x for each in given for x in each)])
 
     def resume_path(self) -> Path | None:

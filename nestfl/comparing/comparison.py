@@ -6,6 +6,7 @@ runs/compare-seed-strategy-1f2e3d4c/
     logs/strategy-scalefl_seed-0.log  what was said when it ran
     table.md, table.csv, table.json   the results
     report.html                       the same with pictures
+    plugins/                          the user's own code, if runs have some
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import plugins
 from nestfl.comparing.fairness import settings_of
 from nestfl.comparing.results import Result, Target
 from nestfl.comparing.trials import Trial
@@ -106,8 +108,14 @@ class Comparison:
         shutil.rmtree(directory)
         return False
 
+    def plugin_options(self) -> list[str]:
+        """Return the options of a run that name the user's own code, as `write` has kept it."""
+        kept = (self.folder / plugins.FOLDER / each.path.name for each in plugins.chosen())
+        return [text for path in kept for text in ("--plugin", str(path))]
+
     def write(self, command: Sequence[str], baseline: Mapping[str, str], target: Target) -> None:
-        """Write down what is compared, for `read`."""
+        """Write down what is compared, for `read`; and the code, lest it changes on the way."""
+        plugins.write(self.folder)
         record = {
             "command": command,
             "baseline": baseline,

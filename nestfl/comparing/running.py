@@ -152,7 +152,7 @@ def _start(
     if comparison.prepare(trial):
         command += ["--resume", str(directory), f"engine={comparison.engine}"]
     else:
-        command += ["--run-dir", str(directory), *trial.overrides]
+        command += ["--run-dir", str(directory), *trial.overrides, *comparison.plugin_options()]
     if slots.workers is not None:
         command += ["--workers", str(slots.workers)]
     follower = Follower(directory)

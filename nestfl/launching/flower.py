@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
+import plugins
 from nestfl.bundle import BundleError, app_files, copy_app
 from nestfl.guarded.own_user import own_port
 from nestfl.launching.process_group import ProcessGroup
@@ -87,7 +88,8 @@ def flower_run(
         ProcessGroup(_environment(Path(home), Path(ray), log.parent), Path(home)) as group,
     ):
         port = _start_superlink(group, Path(home), check)
-        copy_app(app_dir, Path(home, "app"))  # Flower would look through all of a checkout
+        # Flower would look through all of a checkout
+        copy_app(app_dir, Path(home, "app"), plugins.files())
         _write_toml(Path(home, "run.toml"), run_config)
         Path(home, "config.toml").write_text(
             f'[superlink]\ndefault = "{CONNECTION}"\n\n'

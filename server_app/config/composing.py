@@ -6,15 +6,17 @@ With `resume=PATH` the settings are those the run was started with, and override
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -22,12 +24,15 @@ from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+import plugins
 from data.spec import DatasetSpec
 from server_app.config.keys import copies, keys_by_name, values_by_key
+from server_app.config.own_data import with_own_data
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.config.settings import Config
 from server_app.config.typed import EXTRA, ConfigError, build, choose_from, reject_unknown
 from strategies.federation import CheckpointConfig, FleetConfig, ModelConfig
+from strategies.method_settings import MethodSettings, PlannedSettings
 from strategies.registry import METHODS, method
 
 __all__ = [
@@ -35,6 +40,7 @@ __all__ = [
     "ConfigError",
     "choices",
     "compose",
+    "compose_dataset",
     "dump",
     "groups",
     "load",
@@ -53,6 +59,27 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 
 def compose(overrides: str | Iterable[str] = "") -> Config:
     """Return the configuration that overrides make, or raise `ConfigError` for the wrong one."""
+    base, given = _overridden(overrides)
+    config = _built(base, given)
+    try:
+        config.tracker.check_installed()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return config if config.resume else _with_the_tokenizer_of_its_weights(config)
+
+
+def compose_dataset(overrides: str | Iterable[str] = "", look: bool = True) -> DatasetSpec:
+    """Return the data set of the configuration that overrides make, whatever trains on it.
+
+    Without a look at data of one's own, what only its files tell is left open.
+    """
+    base, given = _overridden(overrides)
+    values = _completed(base, given if look else None)
+    return _dataset(values, _strategy(values))
+
+
+def _overridden(overrides: str | Iterable[str]) -> tuple[DictConfig, Collection[str] | None]:
+    """Return what the overrides make of conf/ or a saved run, and of a new run their keys."""
     parsed = [_parse(text) for text in _split(overrides)]
     chosen = [override for override in parsed if override.key in groups()]
     changed = [override for override in parsed if override.key not in groups()]
@@ -64,18 +91,14 @@ def compose(overrides: str | Iterable[str] = "") -> Config:
     for override in changed:
         _check_key(base, override.key)
         _set(base, override)
-    config = _built(base)
-    try:
-        config.tracker.check_installed()
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return config if config.resume else _with_the_tokenizer_of_its_weights(config)
+    is_new = not resumed or resumed[-1] is None
+    return base, {override.key for override in changed} if is_new else None
 
 
-def _built(base: DictConfig) -> Config:
+def _built(base: DictConfig, given: Collection[str] | None) -> Config:
     """Return the checked configuration; a wrong value is told under the key it was taken from."""
     try:
-        return _checked_config(_resolved(base))
+        return _checked_config(_completed(base, given))
     except ConfigError as error:
         for copy, source in copies(base).items():
             part, _, name = copy.rpartition(".")
@@ -85,19 +108,33 @@ def _built(base: DictConfig) -> Config:
         raise
 
 
+def _completed(base: DictConfig, given: Collection[str] | None) -> Mapping[str, Any]:
+    """Return plain values; a new run looks at data of one's own, and others have done so."""
+    values = _resolved(base)
+    return values if given is None else with_own_data(values, given)
+
+
 def _checked_config(values: Mapping[str, Any]) -> Config:
     """Return the configuration of plain values; the strategy's are its method's own settings."""
+    fleet = build(FleetConfig, values["fleet"], "fleet")  # first: strategies copy its budgets
+    chosen = _strategy(values)
+    model = chosen.complete(build(ModelConfig, values["model"], "model"))
+    data = _dataset(values, chosen)
+    parts = {"fleet": fleet, "strategy": chosen, "model": model, "dataset": data}
+    return build(Config, {**values, **parts})
+
+
+def _strategy(values: Mapping[str, Any]) -> MethodSettings:
     given = dict(values.get("strategy") or {})
     try:
         settings = method(str(given.get("name"))).Settings
     except ValueError as error:
         raise ConfigError(f"strategy.name: {error}") from error
-    fleet = build(FleetConfig, values["fleet"], "fleet")  # first: strategies copy its budgets
-    chosen = build(settings, given, "strategy")
-    model = chosen.complete(build(ModelConfig, values["model"], "model"))
-    data = chosen.complete_data(build(DatasetSpec, values["dataset"], "dataset"))
-    parts = {"fleet": fleet, "strategy": chosen, "model": model, "dataset": data}
-    return build(Config, {**values, **parts})
+    return build(settings, given, "strategy")
+
+
+def _dataset(values: Mapping[str, Any], strategy: MethodSettings) -> DatasetSpec:
+    return strategy.complete_data(build(DatasetSpec, values["dataset"], "dataset"))
 
 
 def _with_the_tokenizer_of_its_weights(config: Config) -> Config:
@@ -131,9 +168,22 @@ def groups() -> list[str]:
 
 
 def choices(group: str) -> list[str]:
-    """Return the names that a group can be set to; files with a leading underscore are parts."""
-    files = (CONF / group).glob("*.yaml")
-    return sorted(file.stem for file in files if not file.stem.startswith("_"))
+    """Return the names that a group can be set to; files with a leading underscore are parts.
+
+    Plugins have files, too, and what they register needs none.
+    """
+    return sorted({*_files_of(group), *plugins.offered(group)})
+
+
+def _files_of(group: str) -> set[str]:
+    """Return the names of a group's files."""
+    files = (file for folder in (CONF, *_own_folders()) for file in (folder / group).glob("*.yaml"))
+    return {file.stem for file in files if not file.stem.startswith("_")}
+
+
+def _own_folders() -> list[Path]:
+    """Return the folders of choices that loaded plugins have."""
+    return [plugin.conf for plugin in plugins.loaded() if plugin.conf is not None]
 
 
 def settings_by_name() -> dict[str, str]:
@@ -163,7 +213,8 @@ def dump(config: Config) -> str:
 
 
 def load(file: Path) -> Config:
-    """Return the configuration that a run was started with."""
+    """Return the configuration that a run was started with, its plugins being loaded."""
+    plugins.load_kept(file.parent)
     return _checked_config(_resolved(_read(file)))
 
 
@@ -194,6 +245,7 @@ def _parse(text: str) -> _Override:
 
 
 def _checked_choice(group: str, name: str) -> str:
+    plugins.search(lambda: name in choices(group))
     offered = choices(group)
     if name not in offered:
         raise ConfigError(f"unknown {group} {name!r}; {choose_from(name, offered)}")
@@ -217,7 +269,8 @@ def _composed(chosen: list[_Override]) -> DictConfig:
     names |= _own_scale(names)
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            config = hydra_compose("config", [f"{group}={name}" for group, name in names.items()])
+            chosen_files = [f"{group}={name}" for group, name in names.items()]
+            config = hydra_compose("config", [*chosen_files, *_offer_plugins()])
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"conf/ cannot be read: {' '.join(str(error).split())}") from error
     _check_submodels(config, names)
@@ -225,6 +278,33 @@ def _composed(chosen: list[_Override]) -> DictConfig:
     _complete_model(config)
     _complete_strategy(config)
     return config
+
+
+def _offer_plugins() -> list[str]:
+    """Let Hydra choose what plugins offer; return the overrides that tell it of their folders."""
+    settings = {"model": lambda name: {"name": name}, "strategy": _settings_of}
+    for group, values in settings.items():
+        for name in set(plugins.offered(group)) - _files_of(group):
+            ConfigStore.instance().store(name, values(name), group)
+    folders = [f"file://{folder}" for folder in _own_folders()]
+    return [f"hydra.searchpath={json.dumps(folders)}"] if folders else []
+
+
+def _settings_of(strategy: str) -> dict[str, Any]:
+    """Return the defaults of a method's settings; the fleet's budgets where they make no levels."""
+    settings = method(strategy).Settings
+    values = {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(settings)
+    }
+    known = {
+        key: _lists(asdict(value) if is_dataclass(value) else value)  # type: ignore[arg-type]
+        for key, value in values.items()
+        if value is not MISSING
+    }
+    if issubclass(settings, PlannedSettings) and not any(map(known.get, settings.ways)):
+        known["ratios"] = "${fleet.budgets}"
+    return {**known, "name": strategy}
 
 
 def _own_scale(names: Mapping[str, str]) -> dict[str, str]:
@@ -261,7 +341,7 @@ def _merge_per_strategy(config: DictConfig, names: Mapping[str, str]) -> None:
     What it says for a method is for all variants of it; what it says for a variant, such as
     fedfa_width, comes on top.
     """
-    known = sorted({*METHODS, *(file.stem for file in (CONF / "strategy").glob("[!_]*.yaml"))})
+    known = sorted({*METHODS, *choices("strategy")})
     with open_dict(config):
         settings = config.pop("per_strategy", {})
         reject_unknown("per_strategy", settings, known)
@@ -303,6 +383,7 @@ def _saved(resume: str, chosen: list[_Override]) -> DictConfig:
         directory = run_directory(Path(resume))
     except ConfigError as error:
         raise ConfigError(f"resume: {error}") from error
+    plugins.load_kept(directory)
     saved = _read(directory / CONFIG_FILE)
     # A run saved before these were settings lacks them.
     saved.setdefault("engine", Config.engine)

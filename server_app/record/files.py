@@ -10,6 +10,7 @@ from itertools import count
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
+from plugins import FOLDER as PLUGINS_FOLDER
 from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
 
@@ -28,7 +29,7 @@ UNFINISHED = ".unfinished"
 RECORD_LOCK, LAUNCHER_LOCK = ".record.lock", ".launcher.lock"
 """Locks of the process that writes the record (the server), and of a `nestfl run` around it."""
 BEFORE_THE_FIRST_ROUND = {
-    *(CONFIG_FILE, FLEET_FILE, LOG_FILE, PROGRESS_FILE, MEMORY_FOLDER),
+    *(CONFIG_FILE, FLEET_FILE, LOG_FILE, PROGRESS_FILE, MEMORY_FOLDER, PLUGINS_FOLDER),
     *(RECORD_LOCK, LAUNCHER_LOCK, "wandb"),
 }
 """All that there is of a run that came to nothing."""

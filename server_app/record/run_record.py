@@ -9,6 +9,7 @@ runs/20260131-120000-heterofl-resnet20-digits/
     tensorboard/      the same numbers as events
     summary.json      the end of it (summary.py)
     report.html       all of it, to look at (server_app/report)
+    plugins/          the user's own code, if it was started with some
     flower.log        what Flower said, where `nestfl run` started it
 """
 
@@ -21,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
+import plugins
 from server_app.config.composing import Config, dump
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
@@ -75,6 +77,7 @@ class RunRecord:
             claim(directory) if directory else new_directory(output, config.name, config.label)
         )
         record._open(config)
+        plugins.write(record.directory)
         return record
 
     @classmethod

@@ -1,0 +1,275 @@
+"""Networks and methods of a user's own, from files that lie anywhere: `load("mine.py")`.
+
+A plugin is a Python file, or a folder that is a package, and is imported as `plugins.NAME`. The app
+that a run sends to its clients has the same files in this very folder, so all sides import them
+under one name; a run's directory keeps a copy of them in its own folder `plugins`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+
+FOLDER = "plugins"
+"""What the folder of plugins is called, here and in a run's directory."""
+ENTRY_POINTS = "nestfl.plugins"
+"""The group under which installed packages name theirs."""
+SHIPPED = (".py", ".yaml")
+"""The endings of the files of a plugin; others stay where they are."""
+
+
+class PluginError(ValueError):
+    """A plugin that cannot be used, in one sentence with its file and line."""
+
+
+@dataclass
+class Plugin:
+    """A file or a package, and what it offered when it was loaded."""
+
+    name: str
+    path: Path
+    files: Mapping[str, bytes]
+    """What it is made of, by the names that the files have in a folder of plugins."""
+    offers: dict[tuple[str, str], Callable[[], object]] = field(default_factory=dict)
+    """By group and name, such as ("model", "twin"): what takes the offer back."""
+
+    @property
+    def conf(self) -> Path | None:
+        """The folder of its own choices, as YAML, if it has one."""
+        folder = self.path / "conf"
+        return folder if folder.is_dir() else None
+
+
+_LOADED: dict[str, Plugin] = {}
+_loading: list[Plugin] = []
+_installed_too = False
+
+
+def load(place: str | Path) -> Plugin:
+    """Import a file, a package's folder, or what an installed package's entry point names."""
+    path = Path(place).expanduser()
+    if not path.exists() and str(place) in installed():
+        path = installed()[str(place)]
+    plugin = _read(path.resolve())
+    there = _LOADED.get(plugin.name)
+    if there is None:
+        _import(plugin)
+        return plugin
+    if there.files != plugin.files:
+        raise PluginError(
+            f"the plugin {path} differs from {there.path}, which is loaded under the same name, "
+            f"{plugin.name}: a run goes on with the files that it was started with; leave one out, "
+            "or rename it"
+        )
+    return there
+
+
+def load_kept(directory: Path) -> None:
+    """Load the plugins that `write` has put into a directory, if there are any."""
+    for path in _members(directory / FOLDER):
+        load(path)
+
+
+def write(directory: Path) -> None:
+    """Copy the plugins of this process into a directory, from where `load_kept` has them."""
+    for name, content in files().items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(content)
+
+
+def search(found: Callable[[], bool]) -> None:
+    """Load what lies beside this file, and what is installed, until something is found."""
+    if found():
+        return
+    for path in _findable():
+        load(path)
+        if found():
+            return
+
+
+def search_installed_too() -> None:
+    """Let `search` look at installed packages from now on: on a device nothing but the app counts.
+
+    A run sends them along, so its server and its clients find them beside this file.
+    """
+    global _installed_too
+    _installed_too = True
+
+
+def installed() -> dict[str, Path]:
+    """Return where the plugins of installed packages lie, by the names of their entry points."""
+    found = {}
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda each: each.name):
+        spec = importlib.util.find_spec(point.module)
+        if spec is None or spec.origin is None:
+            raise PluginError(f"the entry point {point.name} names {point.value}: no such module")
+        package = spec.submodule_search_locations
+        found[point.name] = Path(next(iter(package)) if package else spec.origin)
+    return found
+
+
+def chosen() -> list[Plugin]:
+    """Return the plugins of this process, in the order of their names: what a run sends along."""
+    return [plugin for _, plugin in sorted((_beside() | _LOADED).items())]
+
+
+def loaded() -> list[Plugin]:
+    """Return the plugins that have been imported, in the order in which they were."""
+    return list(_LOADED.values())
+
+
+def files() -> dict[str, bytes]:
+    """Return the files of all plugins, by their names in the app."""
+    return {
+        f"{FOLDER}/{name}": content
+        for plugin in chosen()
+        for name, content in sorted(plugin.files.items())
+    }
+
+
+def offer(group: str, name: str, take_back: Callable[[], object]) -> None:
+    """Note that something was registered, by the plugin that is being loaded if there is one."""
+    if _loading:
+        _loading[-1].offers[group, name] = take_back
+
+
+def offered(group: str) -> list[str]:
+    """Return the names that loaded plugins have registered in a group."""
+    return [name for each in loaded() for kind, name in each.offers if kind == group]
+
+
+def unload(plugin: Plugin) -> None:
+    """Forget a plugin and all that it has registered."""
+    for take_back in plugin.offers.values():
+        take_back()
+    _LOADED.pop(plugin.name, None)
+    module = f"{__name__}.{plugin.name}"
+    for name in [each for each in sys.modules if each == module or each.startswith(f"{module}.")]:
+        del sys.modules[name]
+    globals().pop(plugin.name, None)
+
+
+def _read(path: Path) -> Plugin:
+    """Return the plugin of a path, not yet loaded."""
+    if not path.exists():
+        known = ", ".join(installed()) or "none"
+        raise PluginError(
+            f"the plugin {path} does not exist: expected a Python file, a folder with an "
+            f"__init__.py, or the name of an installed one ({known})"
+        )
+    if path.is_dir():
+        if not (path / "__init__.py").is_file():
+            raise PluginError(f"the plugin {path} is no package: expected an __init__.py in it")
+        parts = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        named = {file.relative_to(path.parent).as_posix(): file for file in parts}
+    elif path.suffix == ".py":
+        named = {path.name: path}
+    else:
+        raise PluginError(f"the plugin {path} is no Python file: expected one, such as mine.py")
+    name = path.stem if path.is_file() else path.name
+    if not name.isidentifier() or not _is_shipped(f"{name}.py") or (
+        name in globals() and name not in _LOADED
+    ):  # fmt: skip
+        raise PluginError(
+            f"the plugin {path} cannot be called {name!r}: expected letters, digits and "
+            "underscores, no test and no word that nestfl uses itself; rename it, to mine.py say"
+        )
+    return Plugin(name, path, {n: file.read_bytes() for n, file in named.items() if _is_shipped(n)})
+
+
+def _is_shipped(name: str) -> bool:
+    """Return whether Flower would send a file: it leaves out tests, and whatever is hidden."""
+    path = Path(name)
+    hidden = any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+    test = path.stem.startswith("test_") or path.stem.endswith("_test")
+    return path.suffix in SHIPPED and not hidden and not test
+
+
+def _findable() -> Iterator[Path]:
+    """Yield where plugins are that nobody has named."""
+    yield from _members(Path(__file__).parent)
+    if _installed_too:
+        yield from installed().values()
+
+
+def _members(folder: Path) -> list[Path]:
+    """Return the plugins in a folder of them."""
+    there = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [
+        path
+        for path in there
+        if (path.suffix == ".py" and path.name != "__init__.py") or (path / "__init__.py").is_file()
+    ]
+
+
+@cache
+def _beside() -> dict[str, Plugin]:
+    """Return the plugins that lie beside this file: those of the app that this process runs."""
+    found = map(_read, _members(Path(__file__).parent))
+    return {plugin.name: plugin for plugin in found}
+
+
+def _import(plugin: Plugin) -> None:
+    """Run a plugin's code; where that fails, nothing is left of it."""
+    module = f"{__name__}.{plugin.name}"
+    package = plugin.path.is_dir()
+    file = plugin.path / "__init__.py" if package else plugin.path
+    inside = [str(plugin.path)] if package else None
+    spec = importlib.util.spec_from_file_location(module, file, submodule_search_locations=inside)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[module] = made
+    _LOADED[plugin.name] = plugin
+    try:
+        with _being_loaded(plugin):
+            spec.loader.exec_module(made)
+    except (Exception, SystemExit) as error:
+        unload(plugin)
+        raise PluginError(_told(plugin, file, error)) from error
+    if not plugin.offers and plugin.conf is None:
+        unload(plugin)
+        raise PluginError(
+            f"the plugin {file} registers nothing: expected a network (@register of models) or a "
+            "method (@register_method of strategies.registry)"
+        )
+    globals()[plugin.name] = made
+
+
+@contextmanager
+def _being_loaded(plugin: Plugin) -> Iterator[None]:
+    """Note what is registered as this plugin's; write no bytecode into somebody's folder."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    _loading.append(plugin)
+    try:
+        yield
+    finally:
+        _loading.pop()
+        sys.dont_write_bytecode = before
+
+
+def _told(plugin: Plugin, file: Path, error: BaseException) -> str:
+    """Say what was raised, and in which line of the plugin."""
+    if isinstance(error, PluginError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(plugin.path)]
+    place, line = (own[-1].filename, own[-1].lineno) if own else (str(file), None)
+    if isinstance(error, SyntaxError) and error.filename:
+        place, line = error.filename, error.lineno
+    where = place if line is None else f"{place}, line {line}"
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    hint = ""
+    if isinstance(error, ImportError):
+        hint = (
+            "; modules of its own are files in one folder with an __init__.py, which import each "
+            "other as `from .blocks import Block`"
+        )
+    return f"the plugin {where}: {type(error).__name__}: {' '.join(said.split())}{hint}"

@@ -1,0 +1,82 @@
+"""The fields of settings' dataclasses: what a key of conf/ is read into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import griffe
+
+from reference.source import find, is_ours, modules_of, settled
+
+CONFIG = "server_app.config.settings.Config"
+"""What conf/ is read into, but for what a method's own settings say."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a dataclass that a key sets."""
+
+    type: str
+    told: str
+    """Its docstring, in one line."""
+
+
+@cache
+def config_fields() -> dict[str, Field]:
+    """Return the fields that all configurations have, by key."""
+    return _fields(find(CONFIG), "")
+
+
+@cache
+def method_fields(name: str) -> dict[str, Field]:
+    """Return the fields of a method's settings, by key; none where no method has the name."""
+    for module in (*modules_of("strategies.methods"), *modules_of("strategies")):
+        for settings in module.classes.values():
+            own_name = settings.members.get("name")
+            if isinstance(own_name, griffe.Attribute) and str(own_name.value) == repr(name):
+                return _fields(settings, "strategy.")
+    return {}
+
+
+def _fields(settings: griffe.Object, prefix: str) -> dict[str, Field]:
+    """Return the fields of a dataclass, and of those that it holds."""
+    fields: dict[str, Field] = {}
+    for name, member in settings.all_members.items():
+        field = settled(member)
+        if not isinstance(field, griffe.Attribute) or "property" in field.labels:
+            continue
+        held = _settings_in(field)
+        if held is not None:
+            fields |= _fields(held, f"{prefix}{name}.")
+        told = " ".join(field.docstring.value.split()) if field.docstring else ""
+        fields[f"{prefix}{name}"] = Field(_type_of(field), told)
+    return fields
+
+
+def _names_in(field: griffe.Attribute) -> list[griffe.ExprName]:
+    """Return the names of ours in a field's annotation."""
+    if not isinstance(field.annotation, griffe.Expr):
+        return []
+    names = [part for part in field.annotation.iterate() if isinstance(part, griffe.ExprName)]
+    return [name for name in names if is_ours(name.canonical_path)]
+
+
+def _settings_in(field: griffe.Attribute) -> griffe.Class | None:
+    """Return the dataclass that a field holds, if it holds one."""
+    spelled = str(field.annotation).removesuffix(" | None")
+    for name in _names_in(field):
+        found = find(name.canonical_path)
+        if isinstance(found, griffe.Class) and spelled == name.name:
+            return found
+    return None
+
+
+def _type_of(field: griffe.Attribute) -> str:
+    """Return a field's type, with the values of a `Literal` in place of its name."""
+    spelled = str(field.annotation)
+    for name in _names_in(field):
+        found = find(name.canonical_path)
+        if isinstance(found, griffe.Attribute) and str(found.value).startswith("Literal["):
+            spelled = spelled.replace(name.name, str(found.value))
+    return spelled

@@ -1,0 +1,61 @@
+"""The project's packages as their source has them: nothing is imported to read it."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import griffe
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+@cache
+def packages() -> tuple[str, ...]:
+    """Return the names of the packages that nestfl installs."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+    found = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    return tuple(name.rstrip("*") for name in found)
+
+
+@cache
+def _collection() -> griffe.ModulesCollection:
+    loader = griffe.GriffeLoader(search_paths=[PROJECT], allow_inspection=False)
+    for name in packages():
+        loader.load(name)
+    return loader.modules_collection
+
+
+def find(path: str) -> griffe.Object:
+    """Return a module, a class or a function, by its path with dots."""
+    return settled(_collection()[path])
+
+
+def is_ours(path: str) -> bool:
+    """Return whether a path with dots is of these packages."""
+    return path.partition(".")[0] in packages()
+
+
+def settled(member: griffe.Object | griffe.Alias) -> griffe.Object:
+    """Return what a name stands for, also where it was imported."""
+    return member.final_target if isinstance(member, griffe.Alias) else member
+
+
+def modules_of(package: str) -> list[griffe.Module]:
+    """Return the modules of a package that are no packages themselves, by name."""
+    found = find(package)
+    modules = [each for name, each in sorted(found.modules.items()) if not name.startswith("_")]
+    return [each for each in modules if not each.is_init_module]
+
+
+def packages_below(package: str) -> list[str]:
+    """Return a package, and those inside it."""
+    below = [each.path for _, each in sorted(find(package).modules.items()) if each.is_init_module]
+    return [package, *(name for inner in below for name in packages_below(inner))]
+
+
+def first_sentence(found: griffe.Object) -> str:
+    """Return how a docstring begins, in one line."""
+    paragraph = found.docstring.value.split("\n\n")[0] if found.docstring else ""
+    return " ".join(paragraph.split())
