@@ -158,7 +158,7 @@ class DatasetSpec:
         return self.facts.num_classes
 
     @property
-    def holds(self) -> Literal["images", "tokens", "language"]:
+    def holds(self) -> Literal["images", "series", "tokens", "language"]:
         """Return the kind of input that a network reads of it."""
         if isinstance(self.facts, LanguageFacts):
             return "language"
