@@ -21,13 +21,13 @@ from data.clients import (
     server_data,
 )
 from data.examples import Examples
-from data.formats import ImageSplit
+from data.formats import ImageSplit, ImageSplits
 from data.images import ImageData
 from data.inputs import Inputs, read_inputs
 from data.language import LanguageData, LanguageSplit
 from data.language_source import load_language
 from data.partition import partition
-from data.source import ImageSplits, load
+from data.source import load
 from data.spec import PARTITION_KINDS, DatasetSpec, PartitionKind
 from data.text_source import load_texts
 from data.texts import TextData, TextSplit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from data.catalog import DataError
 
 Arrays = Mapping[str, NDArray[Any]]
+Fingerprint = list[tuple[str, int, int]]
+"""Path, size and time of change of files."""
 
 LAYOUT_VERSION = 1
 """Part of every key: raise it when what is written for the same input changes."""
@@ -25,6 +27,12 @@ def cache_dir() -> Path:
     """Return the folder where arrays are kept: $NESTFL_CACHE, else ~/.cache/nestfl."""
     chosen = os.environ.get("NESTFL_CACHE") or Path("~/.cache/nestfl")
     return Path(chosen).expanduser()
+
+
+def fingerprint_of(files: Iterable[Path]) -> Fingerprint:
+    """Return what tells files from other ones, or from what they were before a change."""
+    stats = ((file, file.stat()) for file in dict.fromkeys(files))
+    return [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
 
 
 def cached_arrays(kind: str, key: object, compute: Callable[[], Arrays]) -> Arrays:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+MOST_SHOWN = 20
+"""Classes that a message names."""
+
 
 class DataError(ValueError):
     """Data that is not there, is not what its name says, or cannot be parted as asked."""
@@ -13,6 +16,17 @@ class DataError(ValueError):
 
 class PartitionError(DataError):
     """Data that cannot be parted as asked: it tells numbers, and nothing of what files hold."""
+
+
+class UnknownClassError(DataError):
+    """Examples of classes that the run does not know.
+
+    `numbers` is what others than their owner may be told: nothing of what files hold.
+    """
+
+    def __init__(self, text: str, numbers: str) -> None:
+        super().__init__(text)
+        self.numbers = numbers
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,9 @@ class DatasetFacts:
     """The arguments of `datasets.load_dataset` that fetch it; empty if it is nowhere."""
     hub_test: str = field(default="test", kw_only=True)
     """The split there whose labels are published, and which is not for training."""
+    exact: bool = field(default=False, kw_only=True)
+    """Whether a class is told by its very name alone, as in data of one's own: `1` may be a class
+    of its own there, and not the second one."""
 
     @property
     def num_classes(self) -> int:
@@ -33,18 +50,31 @@ class DatasetFacts:
 
     @cached_property
     def _label_of_class(self) -> dict[str, int]:
+        if self.exact:
+            return {name: label for label, name in enumerate(self.classes)}
         names = {_folded(name): label for label, name in enumerate(self.classes)}
         return names | {str(label): label for label in range(self.num_classes)}
 
     def label_of(self, class_name: str) -> int:
         """Return the label of a class given by its name or number, the same on every device."""
-        label = self._label_of_class.get(_folded(class_name))
+        label = self._label_of_class.get(class_name if self.exact else _folded(class_name))
+        if label is None and self.exact:
+            raise UnknownClassError(
+                f"{class_name!r} is no class of this run; its classes are: {self.shown_classes}",
+                f"1 example is of none of its {self.num_classes} classes",
+            )
         if label is None:
             raise DataError(
                 f"{class_name!r} is no class of {self.name}; name it by its number "
                 f"(0 to {self.num_classes - 1}) or one of: {', '.join(self.classes)}"
             )
         return label
+
+    @property
+    def shown_classes(self) -> str:
+        """Return the names of the classes, as far as a message has room for them."""
+        more = len(self.classes) - MOST_SHOWN
+        return ", ".join(self.classes[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True)
@@ -59,8 +89,11 @@ class ImageFacts(DatasetFacts):
     """Augmentation crops at random from the image padded by this much; 0 does not crop."""
     flip: bool = False
     """Augmentation mirrors half of the images, where a mirrored image keeps its class."""
-    any_size: bool = False
-    """Images come in all sizes: each is scaled, then its centre is cut out."""
+    short_side: int | None = None
+    """Images come in all sizes: each is scaled until its short side has so many pixels, then its
+    centre is cut out. None takes no image of another size."""
+    from_cameras: bool = False
+    """Images may be as a camera left them: turned as it was held, and much larger than needed."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -179,7 +212,7 @@ IMAGES = {
             std=(0.229, 0.224, 0.225),
             crop_padding=28,
             flip=True,
-            any_size=True,
+            short_side=256,
             hub=("ILSVRC/imagenet-1k",),
             hub_test="validation",
         ),

@@ -11,17 +11,18 @@ from pathlib import Path
 import numpy as np
 
 from data.cache import Arrays, cached_arrays
-from data.catalog import IMAGES, LANGUAGE, TEXTS, PartitionError
+from data.catalog import LANGUAGE, PartitionError
 from data.examples import Examples
-from data.formats import ImageSplit
+from data.formats import ImageSplit, ImageSplits
 from data.images import ImageData
 from data.language import LanguageData, LanguageSplit
 from data.language_source import LanguageSplits, load_language
+from data.own_source import own_owners
 from data.partition import Rows, like_a_client, partition, server_rows, split_parts
-from data.source import ImageSplits, load, load_own
-from data.spec import DatasetSpec
-from data.text_source import TextSplits, load_own_texts, load_texts
-from data.texts import TextData, TextSplit
+from data.source import load, load_own
+from data.spec import DatasetSpec, image_facts, text_facts
+from data.text_source import load_own_texts, load_texts
+from data.texts import TextData, TextSplit, TextSplits
 
 Split = ImageSplit | TextSplit | LanguageSplit
 
@@ -74,7 +75,7 @@ def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
         log.warning("local_test is %s, but this device tests on its own data", spec.local_test)
         spec = replace(spec, local_test="own")
     images = spec.holds == "images"
-    own = load_own(spec.name, str(path)) if images else load_own_texts(spec, str(path))
+    own = load_own(spec, str(path)) if images else load_own_texts(spec, str(path))
     return _parted(own, np.arange(len(own.labels)), spec, 0)
 
 
@@ -100,10 +101,12 @@ def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
     dealing = replace(spec, path=None, validation=0.0, test=0.0, max_test=None, local_test="own")
     dealing = replace(dealing, local_test_examples=DatasetSpec.local_test_examples)
     dealing = replace(dealing, tokenizer=None, max_tokens=DatasetSpec.max_tokens, words=None)
-    key = (dealing, hashlib.sha256(labels.tobytes()).hexdigest())
+    owners = own_owners(spec) if spec.is_natural else None
+    whose = None if owners is None else (owners.names, owners.of_rows.tobytes())
+    key = (dealing, hashlib.sha256(labels.tobytes() + repr(whose).encode()).hexdigest())
 
     def deal() -> Arrays:
-        parts = partition(spec, labels)
+        parts = partition(spec, labels, owners)
         return {"rows": np.concatenate(parts), "sizes": np.array([len(part) for part in parts])}
 
     dealt = cached_arrays("partition", key, deal)
@@ -130,7 +133,7 @@ def _parted(split: Split, rows: Rows, spec: DatasetSpec, stream: int) -> ClientD
 
 def _examples(split: Split, spec: DatasetSpec, rows: Rows | None = None) -> Examples:
     if isinstance(split, ImageSplit):
-        return ImageData.of(split, IMAGES[spec.name], rows)
+        return ImageData.of(split, image_facts(spec), rows)
     if isinstance(split, LanguageSplit):
         return LanguageData.of(split, LANGUAGE[spec.name], rows)
-    return TextData.of(split, TEXTS[spec.name], rows)
+    return TextData.of(split, text_facts(spec), rows)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from data.broken import Broken, raise_if
 from data.catalog import DataError, ImageFacts
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ class ImageSplit(NamedTuple):
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
+
+
+class ImageSplits(NamedTuple):
+    """The examples to deal out to clients, and those nobody trains on."""
+
+    train: ImageSplit
+    test: ImageSplit
 
 
 Reader = Callable[[Sequence[Path], ImageFacts, SplitName], ImageSplit]
@@ -89,24 +97,31 @@ def table_images(table: Any, facts: ImageFacts) -> NDArray[np.uint8]:
     They are bytes, or structs of `bytes` and `path`, which are Hugging Face's.
     """
     image_column = first_column(table, IMAGE_COLUMNS)
-    rows = (
-        row
-        for batch in table.select([image_column]).to_batches(max_chunksize=1024)
-        for row in batch.column(0).to_pylist()
-    )
-    encoded = (_encoded(row, number) for number, row in enumerate(rows))
-    return decode_images(encoded, len(table), facts)
+    return decode_images(encoded_images(table.column(image_column)), len(table), facts)
 
 
-def _encoded(row: Any, number: int) -> io.BytesIO | str:
-    if isinstance(row, dict):
-        row = row.get("bytes") or row.get("path")
-    if isinstance(row, bytes):
-        return io.BytesIO(row)
-    if isinstance(row, str):
-        return row
-    found = "nothing" if row is None else f"a value of type {type(row).__name__}"
-    raise DataError(f"row {number} holds {found}: expected an encoded image, as bytes or a path")
+def encoded_images(
+    column: Any, place: Callable[[int], str] = "row {}".format
+) -> Iterator[io.BytesIO | str | Broken]:
+    """Yield the images of an Arrow column, and what is wrong with those that are none."""
+    rows = (row for chunk in column.chunks for row in _values(chunk))
+    for number, row in enumerate(rows):
+        if isinstance(row, dict):
+            row = row.get("bytes") or row.get("path")
+        if isinstance(row, bytes):
+            yield io.BytesIO(row)
+        elif isinstance(row, str):
+            yield row
+        else:
+            found = "nothing" if row is None else f"a value of type {type(row).__name__}"
+            why = f" holds {found}: expected an encoded image, as bytes or a path"
+            yield Broken(place(number), why)
+
+
+def _values(chunk: Any) -> Iterator[Any]:
+    """Yield the values of a part of a column, a few at a time: images are large."""
+    for start in range(0, len(chunk), 1024):
+        yield from chunk.slice(start, 1024).to_pylist()
 
 
 def first_column(table: Any, names: Sequence[str]) -> str:
@@ -126,37 +141,72 @@ def read_image_folder(files: Sequence[Path], facts: ImageFacts, split: SplitName
 
 
 def decode_images(
-    encoded: Iterable[Path | str | io.BytesIO], count: int, facts: ImageFacts
+    encoded: Iterable[Path | str | io.BytesIO | Broken],
+    count: int,
+    facts: ImageFacts,
+    place: Callable[[int], str] | None = None,
 ) -> NDArray[np.uint8]:
-    """Read images in files or in memory as one array, [n, height, width, channels]."""
-    from PIL.Image import open as open_image
+    """Read images in files or in memory as one array, [n, height, width, channels].
 
+    All that cannot be read are told at once, under the names that `place` has for rows.
+    """
     mode = "L" if facts.in_channels == 1 else "RGB"
     size = facts.image_size
     images = np.empty((count, size, size, facts.in_channels), np.uint8)
-    converted = 0
+    converted, broken = 0, list[Broken]()
     for row, file in enumerate(encoded):  # in one thread: small images decode no faster in more
+        if isinstance(file, Broken):
+            broken.append(file)
+            continue
+        name = place(row) if place else _shown(file, row)
         try:
-            with open_image(file) as image:
-                if image.mode.startswith(DEEP_MODES):
-                    raise ValueError(f"pixels of mode {image.mode}: expected 8 bits a channel")
-                converted += (image.mode in GREY_MODES) != (mode == "L")
-                fitted = _fitted(image, size) if facts.any_size else image
-                pixels = np.asarray(fitted.convert(mode))
-        except (
-            OSError,
-            SyntaxError,
-            ValueError,
-        ) as error:  # Pillow's for a broken PNG is a syntax's
-            raise DataError(f"{_shown(file, row)} cannot be decoded: {error}") from error
+            pixels, is_grey = _decoded(file, mode, facts)
+        except ValueError as error:
+            broken.append(Broken(name, f" cannot be decoded: {error}"))
+            continue
+        converted += is_grey != (mode == "L")
         if pixels.shape[:2] != (size, size):
             found = "x".join(map(str, pixels.shape[:2]))
-            raise DataError(
-                f"{_shown(file, row)} has {found} pixels: {facts.name} has {size}x{size}"
-            )
+            broken.append(Broken(name, f" has {found} pixels: {facts.name} has {size}x{size}"))
+            continue
         images[row] = pixels.reshape(images.shape[1:])
+    raise_if(broken)
     _say_converted(converted, count, facts)
     return images
+
+
+def _decoded(
+    file: Path | str | io.BytesIO, mode: str, facts: ImageFacts
+) -> tuple[NDArray[np.uint8], bool]:
+    """Return an image's pixels, as the data set has them, and whether it was stored in grey."""
+    with opened_image(file) as image:
+        if facts.from_cameras:
+            # A JPEG is decoded at the least of 1/8, 1/4 and 1/2 of its size that is enough.
+            image.draft(image.mode, (2 * facts.image_size,) * 2)
+        turned = _upright(image) if facts.from_cameras else image
+        fitted = _fitted(turned, facts) if facts.short_side is not None else turned
+        return np.asarray(fitted.convert(mode)), image.mode in GREY_MODES
+
+
+@contextmanager
+def opened_image(file: Path | str | io.BytesIO) -> Iterator[Image]:
+    """Open an image; raise `ValueError` for one that is broken, or would lose values."""
+    from PIL.Image import DecompressionBombError
+    from PIL.Image import open as open_image
+
+    try:
+        with open_image(file) as image:
+            if image.mode.startswith(DEEP_MODES):
+                raise ValueError(f"pixels of mode {image.mode}: expected 8 bits a channel")
+            yield image
+    except (OSError, SyntaxError, DecompressionBombError) as error:  # of a broken PNG a syntax's
+        raise ValueError(str(error)) from error
+
+
+def _upright(image: Image) -> Image:
+    from PIL.ImageOps import exif_transpose
+
+    return exif_transpose(image)
 
 
 def _say_converted(converted: int, count: int, facts: ImageFacts) -> None:
@@ -173,13 +223,14 @@ def _say_converted(converted: int, count: int, facts: ImageFacts) -> None:
         )
 
 
-def _fitted(image: Image, size: int) -> Image:
-    """Scale an image's short side to 8/7 of the size (256 for 224) and return its centre."""
-    short = size * 8 // 7
-    scale = short / min(image.size)
+def _fitted(image: Image, facts: ImageFacts) -> Image:
+    """Scale an image's short side to the data set's, and return its centre."""
+    assert facts.short_side is not None
+    size, scale = facts.image_size, facts.short_side / min(image.size)
     width, height = (round(length * scale) for length in image.size)
     left, top = (width - size) // 2, (height - size) // 2
-    return image.resize((width, height)).crop((left, top, left + size, top + size))
+    scaled = image if image.size == (width, height) else image.resize((width, height))
+    return scaled.crop((left, top, left + size, top + size))
 
 
 def _shown(file: Path | str | io.BytesIO, row: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.catalog import IMAGES, TEXTS, DataError, ImageFacts
+from data.catalog import DataError, ImageFacts
 from data.examples import Examples
 from data.formats import (
     IMAGE_SUFFIXES,
@@ -26,7 +26,7 @@ from data.formats import (
     table_images,
 )
 from data.images import ImageData
-from data.spec import DatasetSpec
+from data.spec import DatasetSpec, image_facts, text_facts
 from data.text_formats import Labelled, Texts, read_text_file
 from data.texts import TextData, TextSplit
 from data.tokens import encode
@@ -50,7 +50,7 @@ def read_inputs(path: Path, spec: DatasetSpec) -> Inputs:
         raise DataError(f"{path} does not exist")
     if spec.holds == "tokens":
         return _read_texts(path, spec)
-    return _read_images(path, IMAGES[spec.name])
+    return _read_images(path, image_facts(spec))
 
 
 def read_unlabelled(path: Path, spec: DatasetSpec) -> Examples:
@@ -59,12 +59,13 @@ def read_unlabelled(path: Path, spec: DatasetSpec) -> Examples:
         raise DataError(f"{path} does not exist")
     if spec.holds == "tokens":
         return _read_texts(path, spec, labelled=None).data
-    facts = replace(IMAGES[spec.name], any_size=True)
+    facts = image_facts(spec)
+    facts = replace(facts, short_side=facts.short_side or facts.image_size * 8 // 7)
     return _read_images(path, facts, labelled=False).data
 
 
 def _read_texts(path: Path, spec: DatasetSpec, labelled: Labelled = False) -> Inputs:
-    facts = TEXTS[spec.name]
+    facts = text_facts(spec)
     parts = [
         (file, read_text_file(file, facts, labelled))
         for file in _files(path, frozenset({".parquet", ".csv"}))

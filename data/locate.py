@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from data.cache import Fingerprint, fingerprint_of
 from data.catalog import DataError
 from data.formats import (
     IMAGE_SUFFIXES,
@@ -37,14 +38,9 @@ class SplitFiles:
     train: tuple[Path, ...]
     test: tuple[Path, ...]
 
-    def fingerprint(self) -> list[tuple[str, int, int]]:
+    def fingerprint(self) -> Fingerprint:
         """Return what a cached copy depends on: path, size and time of change of every file."""
-        return _fingerprint((*self.train, *self.test))
-
-
-def _fingerprint(files: Iterable[Path]) -> list[tuple[str, int, int]]:
-    stats = ((file, file.stat()) for file in dict.fromkeys(files))
-    return [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
+        return fingerprint_of((*self.train, *self.test))
 
 
 def locate(path: Path, name: str) -> SplitFiles:
@@ -69,9 +65,9 @@ class TextFiles:
     test: tuple[Path, ...]
     validation: tuple[Path, ...]
 
-    def fingerprint(self) -> list[tuple[str, int, int]]:
+    def fingerprint(self) -> Fingerprint:
         """Return what a cached copy depends on: path, size and time of change of every file."""
-        return _fingerprint((*self.train, *self.test, *self.validation))
+        return fingerprint_of((*self.train, *self.test, *self.validation))
 
 
 def locate_texts(path: Path, name: str) -> TextFiles:

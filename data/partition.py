@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.catalog import PartitionError
+from data.natural import natural_parts
+from data.own_source import Owners
 from data.spec import DatasetSpec
 
 if TYPE_CHECKING:
@@ -19,8 +21,13 @@ LOCAL_TEST = 2**31
 """Tells the draws of clients' tests from those of their parts, which go by (seed, client), too."""
 
 
-def partition(spec: DatasetSpec, labels: NDArray[np.int64]) -> list[Rows]:
-    """Return each client's rows of `labels`: disjoint, and a function of the spec alone."""
+def partition(
+    spec: DatasetSpec, labels: NDArray[np.int64], owners: Owners | None = None
+) -> list[Rows]:
+    """Return each client's rows of `labels`: disjoint, and a function of the spec alone.
+
+    The `owners` are those of natural partitions.
+    """
     rng = np.random.default_rng(spec.seed)
     rows, _ = _shuffled(spec, len(labels), rng)
     if len(rows) < spec.clients * spec.min_examples:
@@ -28,14 +35,17 @@ def partition(spec: DatasetSpec, labels: NDArray[np.int64]) -> list[Rows]:
             f"{len(rows)} training examples are too few for {spec.clients} clients "
             f"with at least {spec.min_examples} each; lower clients or min_examples"
         )
-    parts = _deal(spec, labels[rows], rng)
+    if owners is not None:
+        parts = natural_parts(spec, owners._replace(of_rows=owners.of_rows[rows]))
+    else:
+        parts = _deal(spec, labels[rows], rng)
     smallest = min(len(part) for part in parts)
     if smallest < spec.min_examples:
         raise PartitionError(
             f"partition {spec.partition} leaves a client with {smallest} examples, fewer than "
             f"min_examples {spec.min_examples}; lower clients, or deal them out less skewed"
         )
-    if spec.partition == "shares":  # which are those of the clients' numbers
+    if spec.partition == "shares" or spec.is_natural:  # which go by the clients' numbers
         return [rows[part] for part in parts]
     # Shuffled again, because some partitioners make classes or sizes depend on the client's number,
     # and so may the capacity of a simulated device.

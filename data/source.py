@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import IMAGES, DataError, ImageFacts, PartitionError
-from data.formats import ImageSplit, checked_split, read_table
+from data.formats import ImageSplit, ImageSplits, checked_split, read_table
 from data.locate import SplitFiles, locate
+from data.own_source import device_arrays, own_images
 from data.spec import DatasetSpec
 
 HELD_OUT_SHARE = 0.2
@@ -20,15 +20,10 @@ HELD_OUT_SHARE = 0.2
 HELD_OUT_SEED = 0
 
 
-class ImageSplits(NamedTuple):
-    """The examples to deal out to clients, and those nobody trains on."""
-
-    train: ImageSplit
-    test: ImageSplit
-
-
 def load(spec: DatasetSpec) -> ImageSplits:
     """Return the data set's two splits, as read-only arrays shared by all processes."""
+    if spec.is_own:
+        return own_images(spec)
     return _load(spec.name, spec.path, cache_dir())
 
 
@@ -58,9 +53,16 @@ def _named(splits: ImageSplits) -> Arrays:
     }
 
 
-@lru_cache(maxsize=4)
-def load_own(name: str, path: str) -> ImageSplit:
+def load_own(spec: DatasetSpec, path: str) -> ImageSplit:
     """Return all training examples in a device's own files; no global test set is held out here."""
+    if spec.is_own:
+        arrays = device_arrays(spec, path)
+        return ImageSplit(arrays["inputs"], arrays["labels"])
+    return _load_own(spec.name, path, cache_dir())
+
+
+@lru_cache(maxsize=4)
+def _load_own(name: str, path: str, _cache: Path) -> ImageSplit:
     facts = IMAGES[name]
     files = locate(Path(path).expanduser().resolve(), name)
 

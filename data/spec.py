@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, get_args
 
 from data.catalog import CATALOG, DataError, ImageFacts, LanguageFacts, TextFacts
 
-PartitionKind = Literal["iid", "dirichlet", "classes", "sizes", "uneven", "shares"]
-PARTITION_KINDS: tuple[PartitionKind, ...] = get_args(PartitionKind)
+FOLDER, TABLE = "folder", "table"
+OWN_DATA = (FOLDER, TABLE)
+"""Data of one's own, in no catalogue: images, and tables. What is known of it is in its spec."""
+
+PartitionKind = Literal[
+    "iid", "dirichlet", "classes", "sizes", "uneven", "shares", "column", "folders"
+]
+NATURAL: tuple[PartitionKind, ...] = ("column", "folders")
+"""Partitions that are in the data: a column, or a folder for each client."""
+PARTITION_KINDS: tuple[PartitionKind, ...] = tuple(
+    kind for kind in get_args(PartitionKind) if kind not in NATURAL
+)
+"""Partitions that are drawn by chance."""
 LocalTestKind = Literal["own", "global"]
 DEALT_BY_AMOUNT: tuple[PartitionKind, ...] = ("iid", "sizes", "uneven", "shares")
 """Those that do not ask which class an example is of."""
+MOST_PIXELS = 4096
+"""Of a side of an image that a run may ask for."""
 WHITESPACE = "whitespace"
 """What makes words of a running text, unless another tokenizer is named."""
 
@@ -67,17 +81,42 @@ class DatasetSpec:
     words: int | None = None
     """The vocabulary of a running text: so many of the words that its training text has most
     often, one of them for all others. None takes all that are published."""
+    classes: tuple[str, ...] | None = None
+    """Of data of one's own, as are all that follow: the names of the classes. None takes those that
+    the training files have; a run that has started knows them, and all else that was None."""
+    label: str | None = None
+    """The column of the classes."""
+    column: str | None = None
+    """The column, or array, that says whose an example is: the clients of `column`."""
+    test_share: float | None = None
+    """The share of each class that nobody trains on, where no files are for tests; None: 0.2."""
+    test_seed: int | None = None
+    """Draws that share: it is the same whatever the run's seed is. None: 0."""
+    image_size: int | None = None
+    """Images are scaled until their short side has so many pixels, and cut to a square."""
+    channels: int | None = None
+    """1 makes images grey, 3 makes them coloured."""
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    """Of each channel, from 0 to 1, over the training images."""
+    crop_padding: int | None = None
+    """Images are cropped at random from themselves padded by this much; None: an eighth."""
+    flip: bool | None = None
+    """Whether half of the images are mirrored in training; None: they are."""
+    text: str | None = None
+    """The column of a table that holds the texts."""
 
     def __post_init__(self) -> None:
-        _check_choice("data set", self.name, tuple(CATALOG))
-        _check_choice("partition", self.partition, PARTITION_KINDS)
+        _check_choice("data set", self.name, (*CATALOG, *OWN_DATA))
+        _check_choice("partition", self.partition, (*PARTITION_KINDS, *NATURAL))
+        self._check_own()
         if not (self.alpha > 0 and math.isfinite(self.alpha)):
             raise DataError(f"alpha is {self.alpha}: expected a finite number above 0")
-        if isinstance(self.facts, LanguageFacts):
+        if self.is_known and isinstance(self.facts, LanguageFacts):
             self._check_language(self.facts)
         elif self.words is not None:
             raise DataError(f"words is {self.words}, but {self.name} is no running text")
-        elif not 1 <= self.classes_per_client <= self.facts.num_classes:
+        elif self.is_known and not 1 <= self.classes_per_client <= self.facts.num_classes:
             raise DataError(
                 f"classes_per_client is {self.classes_per_client}: "
                 f"expected 1 to {self.facts.num_classes}, the classes of {self.name}"
@@ -100,6 +139,56 @@ class DatasetSpec:
                 f"validation {self.validation} and test {self.test} are no shares of a client's "
                 "examples: expected 0 or more each, and less than 1 together"
             )
+
+    def _check_own(self) -> None:
+        """Raise for what is wrong of data of one's own, or is given for other data."""
+        if not self.is_own:
+            for name in _OWN_FIELDS:
+                if getattr(self, name) is not None:
+                    raise DataError(
+                        f"{name} is {getattr(self, name)}, which is for data of one's own "
+                        f"({', '.join(OWN_DATA)}), not for {self.name}: expected null"
+                    )
+        if self.partition in NATURAL and not self.is_own:
+            raise DataError(
+                f"partition is {self.partition}, which is for data of one's own "
+                f"({', '.join(OWN_DATA)}), not for {self.name}; choose one of: "
+                f"{', '.join(PARTITION_KINDS)}"
+            )
+        if self.partition == "folders" and self.name != FOLDER:
+            raise DataError(
+                f"partition is folders, but {self.name} has none: name the column of the clients, "
+                "partition=column and column=NAME"
+            )
+        if (self.partition == "column") > (self.column is not None):
+            raise DataError("partition is column, but column is null: expected a column's name")
+        if self.classes is not None and not 2 <= len(set(self.classes)) == len(self.classes):
+            raise DataError(
+                f"classes are {', '.join(self.classes)}: expected at least 2, each of them once"
+            )
+        if self.test_share is not None and not 0 < self.test_share < 1:
+            raise DataError(f"test_share is {self.test_share}: expected above 0 and below 1")
+        if self.test_seed is not None and self.test_seed < 0:
+            raise DataError(f"test_seed is {self.test_seed}: expected 0 or more")
+        self._check_images()
+
+    def _check_images(self) -> None:
+        if self.image_size is not None and not 1 <= self.image_size <= MOST_PIXELS:
+            raise DataError(f"image_size is {self.image_size}: expected 1 to {MOST_PIXELS}")
+        if self.channels not in (None, 1, 3):
+            raise DataError(f"channels is {self.channels}: expected 1 (grey) or 3 (RGB)")
+        if self.crop_padding is not None and not 0 <= self.crop_padding <= MOST_PIXELS:
+            raise DataError(f"crop_padding is {self.crop_padding}: expected 0 to {MOST_PIXELS}")
+        for name, numbers in {"mean": self.mean, "std": self.std}.items():
+            if numbers is None:
+                continue
+            if self.channels is not None and len(numbers) != self.channels:
+                raise DataError(
+                    f"{name} is {list(numbers)}: expected a number for each of {self.channels} "
+                    "channels"
+                )
+            if not all(0 <= each <= 1 for each in numbers) or (name == "std" and 0 in numbers):
+                raise DataError(f"{name} is {list(numbers)}: expected numbers from 0 to 1")
 
     def _check_examples_per_client(self) -> None:
         given = self.examples_per_client
@@ -146,9 +235,59 @@ class DatasetSpec:
             raise DataError(f"words is {self.words}: expected at least 2")
 
     @property
+    def is_own(self) -> bool:
+        """Whether it is data of one's own, in no catalogue."""
+        return self.name in OWN_DATA
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all is known of it that a network has to know; else it must be looked at."""
+        needed = {
+            "images": (self.classes, self.image_size, self.channels, self.mean, self.std),
+            "tokens": (self.classes, self.text, self.label),
+        }
+        return not self.is_own or None not in needed[self.holds]
+
+    @property
     def facts(self) -> ImageFacts | TextFacts | LanguageFacts:
         """Return what is known of the data set."""
-        return CATALOG[self.name]
+        return self._own_facts if self.is_own else CATALOG[self.name]
+
+    @cached_property
+    def _own_facts(self) -> ImageFacts | TextFacts:
+        """Return what this spec says of data that is in no catalogue."""
+        if not self.is_known:
+            raise DataError(f"{self.path} has not been looked at")
+        assert self.classes is not None
+        if self.name == TABLE:
+            return TextFacts(self.name, self.classes, exact=True)
+        assert self.image_size is not None
+        assert self.channels is not None
+        assert self.mean is not None
+        assert self.std is not None
+        padding = self.image_size // 8 if self.crop_padding is None else self.crop_padding
+        return ImageFacts(
+            self.name,
+            self.classes,
+            self.channels,
+            self.image_size,
+            self.mean,
+            self.std,
+            crop_padding=padding,
+            flip=self.flip is not False,
+            short_side=self.image_size,
+            from_cameras=True,
+            exact=True,
+        )
+
+    @property
+    def is_natural(self) -> bool:
+        """Whether the data itself says who its clients are."""
+        return self.partition in NATURAL
+
+    def undealt(self) -> DatasetSpec:
+        """Return the same data, however it is dealt out: what its files are read for."""
+        return replace(self, **{name: getattr(DatasetSpec, name) for name in _DEALING_FIELDS})
 
     @property
     def num_classes(self) -> int:
@@ -160,6 +299,8 @@ class DatasetSpec:
     @property
     def holds(self) -> Literal["images", "series", "tokens", "language"]:
         """Return the kind of input that a network reads of it."""
+        if self.is_own:
+            return "images" if self.name == FOLDER else "tokens"
         if isinstance(self.facts, LanguageFacts):
             return "language"
         return "images" if isinstance(self.facts, ImageFacts) else "tokens"
@@ -170,6 +311,30 @@ class DatasetSpec:
         if isinstance(self.facts, ImageFacts):
             return {"in_channels": self.facts.in_channels, "image_size": self.facts.image_size}
         return {"tokens": self.max_tokens}
+
+
+_OWN_FIELDS = (
+    *("classes", "label", "column", "test_share", "test_seed", "image_size", "channels"),
+    *("mean", "std", "crop_padding", "flip", "text"),
+)
+_DEALING_FIELDS = (
+    *("clients", "partition", "alpha", "classes_per_client", "examples_per_client", "shares"),
+    *("min_examples", "validation", "test", "local_test", "local_test_examples", "server"),
+    *("seed", "max_train", "max_test", "crop_padding", "flip"),
+)
+"""What the content of files does not depend on."""
+
+
+def image_facts(spec: DatasetSpec) -> ImageFacts:
+    """Return the facts of a data set of images."""
+    assert isinstance(spec.facts, ImageFacts)
+    return spec.facts
+
+
+def text_facts(spec: DatasetSpec) -> TextFacts:
+    """Return the facts of a data set of texts."""
+    assert isinstance(spec.facts, TextFacts)
+    return spec.facts
 
 
 def _check_choice(what: str, chosen: str, choices: tuple[str, ...]) -> None:

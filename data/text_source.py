@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,30 +14,29 @@ from data.catalog import TEXTS, DataError, TextFacts
 from data.docstrings import read_docstrings, versions
 from data.formats import UNKNOWN
 from data.locate import locate_texts
+from data.own_source import device_arrays, own_texts
 from data.source import held_out
 from data.spec import DatasetSpec
 from data.text_formats import Texts, read_text_files, read_text_table
-from data.texts import TextSplit
+from data.texts import TextSplit, TextSplits
 from data.tokens import encode, fingerprint
 
 ReadSplit = Callable[[str], Texts | None]
 """The texts of the split of a name, if there is one."""
 
 
-class TextSplits(NamedTuple):
-    """The texts to deal out to clients, and those nobody trains on."""
-
-    train: TextSplit
-    test: TextSplit
-
-
 def load_texts(spec: DatasetSpec) -> TextSplits:
     """Return the text data set's two splits, as read-only arrays shared by all processes."""
+    if spec.is_own:
+        return own_texts(spec)
     return _load(spec.name, spec.path, spec.tokenizer, spec.max_tokens, cache_dir())
 
 
 def load_own_texts(spec: DatasetSpec, path: str) -> TextSplit:
     """Return all training texts in a device's own files; no global test set is held out here."""
+    if spec.is_own:
+        arrays = device_arrays(spec, path)
+        return TextSplit(arrays["inputs"], arrays["labels"])
     return _load_own(spec.name, path, spec.tokenizer, spec.max_tokens, cache_dir())
 
 

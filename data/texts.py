@@ -22,6 +22,13 @@ class TextSplit(NamedTuple):
     labels: NDArray[np.int64]
 
 
+class TextSplits(NamedTuple):
+    """The texts to deal out to clients, and those nobody trains on."""
+
+    train: TextSplit
+    test: TextSplit
+
+
 @dataclass(frozen=True, eq=False)
 class TextData(Examples):
     """Texts as 32-bit tokens, half of their size as what a network reads."""

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from data.catalog import CATALOG, IMAGES, TEXTS, DataError
 from data.clients import server_data
@@ -23,8 +21,9 @@ from data.examples import Examples
 from data.images import ImageData
 from data.inputs import read_unlabelled
 from data.partition import Rows
+from data.resize import fitted
 from data.source import load
-from data.spec import DatasetSpec
+from data.spec import DatasetSpec, image_facts, text_facts
 from data.text_source import load_texts
 from data.texts import TextData
 
@@ -33,9 +32,6 @@ OWN, COUNTERPART, FILES = "own", "counterpart", "files"
 that ScaleFL takes, or whatever is found under the path."""
 COUNTERPARTS = {"cifar10": "cifar100", "cifar100": "cifar10", "sst2": "ag-news", "ag-news": "sst2"}
 """Whose training sets ScaleFL distils with each other (section 4.3)."""
-IMAGES_AT_A_TIME = 1024
-BRIGHTNESS = (0.299, 0.587, 0.114)
-"""Of red, green and blue in grey (ITU-R 601), as image files are read."""
 
 
 @dataclass(frozen=True)
@@ -128,32 +124,14 @@ def numbered(data: Examples) -> Examples:
     return made
 
 
-def fitted(images: Tensor, channels: int, size: int) -> Tensor:
-    """Return bytes of images in other channels and of another size: grey, colour, scaled."""
-    if images.shape[1] == channels and images.shape[2:] == (size, size):
-        return images
-    parts = [_fitted(part, channels, size) for part in torch.split(images, IMAGES_AT_A_TIME)]
-    return torch.cat(parts) if parts else images.new_empty(0, channels, size, size)
-
-
-def _fitted(images: Tensor, channels: int, size: int) -> Tensor:
-    pixels = images.float()
-    if channels == 1 and pixels.shape[1] == 3:
-        pixels = (pixels * torch.tensor(BRIGHTNESS).view(1, 3, 1, 1)).sum(1, keepdim=True)
-    if pixels.shape[2:] != (size, size):
-        scaled = {"size": (size, size), "mode": "bilinear", "antialias": True}
-        pixels = F.interpolate(pixels, **scaled)  # type: ignore[arg-type]
-    return pixels.round().clamp(0, 255).byte().expand(-1, channels, -1, -1).contiguous()
-
-
 def _of_another(source: str, spec: UnlabelledSpec, run: DatasetSpec) -> Examples:
     """Return training examples of another data set, prepared as the run's own are."""
     other = DatasetSpec(source, spec.path, tokenizer=run.tokenizer, max_tokens=run.max_tokens)
     if run.holds == "tokens":
         texts = load_texts(other).train
         rows = _drawn(texts.labels, spec.max_examples, run.seed)
-        return TextData.of(texts, TEXTS[run.name], rows)
-    split, facts = load(other).train, IMAGES[run.name]
+        return TextData.of(texts, text_facts(run), rows)
+    split, facts = load(other).train, image_facts(run)
     found = ImageData.of(split, facts, _drawn(split.labels, spec.max_examples, run.seed))
     return replace(found, images=fitted(found.images, facts.in_channels, facts.image_size))
 

@@ -7,7 +7,7 @@ With `resume=PATH` the settings are those the run was started with, and override
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from yaml import YAMLError
 
 from data.spec import DatasetSpec
 from server_app.config.keys import copies, keys_by_name, values_by_key
+from server_app.config.own_data import with_own_data
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.config.settings import Config
 from server_app.config.typed import EXTRA, ConfigError, build, choose_from, reject_unknown
@@ -64,7 +65,8 @@ def compose(overrides: str | Iterable[str] = "") -> Config:
     for override in changed:
         _check_key(base, override.key)
         _set(base, override)
-    config = _built(base)
+    is_new = not resumed or resumed[-1] is None
+    config = _built(base, {override.key for override in changed} if is_new else None)
     try:
         config.tracker.check_installed()
     except ValueError as error:
@@ -72,10 +74,14 @@ def compose(overrides: str | Iterable[str] = "") -> Config:
     return config if config.resume else _with_the_tokenizer_of_its_weights(config)
 
 
-def _built(base: DictConfig) -> Config:
-    """Return the checked configuration; a wrong value is told under the key it was taken from."""
+def _built(base: DictConfig, given: Collection[str] | None) -> Config:
+    """Return the checked configuration; a wrong value is told under the key it was taken from.
+
+    A new run, of which keys are `given`, looks at data of one's own; others have done so.
+    """
     try:
-        return _checked_config(_resolved(base))
+        values = _resolved(base)
+        return _checked_config(values if given is None else with_own_data(values, given))
     except ConfigError as error:
         for copy, source in copies(base).items():
             part, _, name = copy.rpartition(".")

@@ -12,8 +12,9 @@ from PIL import Image
 
 from data import DataError, DatasetSpec, ImageData, TextData, client_rows, server_data
 from data.partition import server_rows
+from data.resize import fitted
 from data.tokens import encode
-from data.unlabelled import UnlabelledSpec, fitted, server_parts, unlabelled
+from data.unlabelled import UnlabelledSpec, server_parts, unlabelled
 from tests.support.image_files import random_split, write_image_folder, write_parquet
 
 DIGITS = DatasetSpec("digits", clients=4, server=0.1)

@@ -20,7 +20,7 @@ FACTS = IMAGES["cifar10"]
 def forget_loaded() -> None:
     """What a new process knows: nothing but the files."""
     source._load.cache_clear()
-    source.load_own.cache_clear()
+    source._load_own.cache_clear()
     data.client_rows.cache_clear()
 
 

@@ -32,7 +32,13 @@ from strategies.methods.decoupled import DecoupledSettings
 from strategies.methods.heterofl import HeteroFLSettings
 from strategies.methods.scalefl import ScaleFLSettings
 
-EVERY_CHOICE = [f"{group}={name}" for group in groups() for name in choices(group)]
+OWN_DATA = ["dataset=folder", "dataset=table"]  # which have files, and tests of their own
+EVERY_CHOICE = [
+    choice
+    for group in groups()
+    for name in choices(group)
+    if (choice := f"{group}={name}") not in OWN_DATA
+]
 TEXTS = [f"dataset={name}" for name in ("docstrings", "sst2", "ag-news")]
 LANGUAGE = ["dataset=docstrings-words", "dataset=wikitext2"]
 LANGUAGE_MODELS = ["model=transformer", "model=transformer-micro"]
@@ -104,6 +110,7 @@ def test_every_file_can_be_chosen_or_is_part_of_another() -> None:
     ]
     files = {f"{file.parent.name}={file.stem}" for file in CONF.glob("*/*.yaml")}
     assert files - set(EVERY_CHOICE) == {
+        *(*OWN_DATA, "dataset=_own"),
         *("dataset=_shared", "dataset=_text", "model=_bert", "model=_resnet", "model=_vit"),
         *("dataset=_language", "model=_transformer"),
         *("strategy=_shared", "strategy=_choosing", "fleet=_shared"),
@@ -125,7 +132,7 @@ def test_every_registered_model_and_data_set_has_a_file() -> None:
     list_names = "from models import names; print(*names())"  # other tests register networks here
     listed = subprocess.run([sys.executable, "-c", list_names], capture_output=True, text=True)
     assert listed.stdout.split() == choices("model")
-    assert sorted(CATALOG) == choices("dataset")
+    assert sorted([*CATALOG, "folder", "table"]) == choices("dataset")
 
 
 def test_overrides_change_what_they_name() -> None:

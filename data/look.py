@@ -1,0 +1,157 @@
+"""What data of one's own is: its classes, the size, channels, mean and deviation of its images.
+
+`completed(spec)` fills in what a spec leaves open, from the files. What was found is kept on disk
+until a file changes, so that looking again takes no time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.broken import Broken, raise_if
+from data.cache import Arrays, cached_arrays
+from data.catalog import DataError
+from data.formats import GREY_MODES, encoded_images, opened_image
+from data.listing import Listed, own_files
+from data.own_files import OwnFiles
+from data.own_source import own_arrays, reading_of, training_list
+from data.resize import channels_first_of_any
+from data.spec import DatasetSpec
+from data.tables import LABEL, ordered
+
+DIGITS = 6
+"""That means and deviations are kept with."""
+IMAGES_AT_A_TIME = 1024
+
+Size = tuple[int, int]
+"""The width and the height of an image."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What images are, without a look at their pixels."""
+
+    sizes: Counter[Size]
+    first: dict[Size, str]
+    """Where the first image of each size is."""
+    grey: int
+    """How many have one channel."""
+    broken: list[Broken] = field(default_factory=list)
+
+    @property
+    def channels(self) -> int:
+        """Return 1 if all images are grey."""
+        return 1 if self.grey == self.sizes.total() else 3
+
+
+def completed(spec: DatasetSpec) -> DatasetSpec:
+    """Return a spec that leaves nothing open which its files can tell."""
+    if spec.is_known:
+        return spec
+    files = own_files(spec)
+    key = (replace(reading_of(spec), path=None), files.fingerprint())
+    found = cached_arrays("look", key, lambda: _look(files, spec))
+    classes = tuple(found["classes"].tolist())
+    if spec.holds == "tokens":
+        return replace(spec, classes=classes, label=spec.label or LABEL)
+    size, channels = found["shape"].tolist()
+    known = replace(spec, classes=classes, image_size=size, channels=channels)
+    key = (replace(reading_of(known), path=None), files.fingerprint())
+    measured = cached_arrays("mean", key, lambda: _measure(known))
+    mean, std = (tuple(measured[name].tolist()) for name in ("mean", "std"))
+    return replace(known, mean=spec.mean or mean, std=spec.std or std)
+
+
+def _look(files: OwnFiles, spec: DatasetSpec) -> Arrays:
+    train = training_list(files, spec)
+    found = {"classes": np.array(classes_of(train, spec))}
+    if spec.holds != "images":
+        return found
+    return found | {"shape": np.array(_shape(train, spec))}
+
+
+def classes_of(train: Listed, spec: DatasetSpec) -> tuple[str, ...]:
+    """Return the classes in order: as the spec or the files say, else those that there are."""
+    said = spec.classes or train.names
+    classes = said or ordered(label for label in train.labels if label is not None)
+    if len(classes) < 2:
+        raise DataError(
+            f"{len(train)} examples of one class ({', '.join(classes)}): expected at least 2 "
+            f"classes, {'a folder each' if spec.holds == 'images' else 'told by dataset.label'}"
+        )
+    return classes
+
+
+def _shape(train: Listed, spec: DatasetSpec) -> tuple[int, int]:
+    """Return the size and the channels of the images, as the spec says or as all of them are."""
+    if spec.image_size is not None and spec.channels is not None:
+        return spec.image_size, spec.channels
+    seen = look_at(train)
+    raise_if(seen.broken)
+    return spec.image_size or _common_size(seen), spec.channels or seen.channels
+
+
+def _common_size(seen: Seen) -> int:
+    sizes = sorted(seen.sizes)
+    (width, height) = sizes[0]
+    if len(sizes) == 1 and width == height:
+        return width
+    few = [f"{seen.first[size]} has {size[0]}x{size[1]} pixels" for size in (sizes[0], sizes[-1])]
+    found = f"images of {len(sizes)} sizes, {few[0]} and {few[1]}" if sizes[1:] else few[0]
+    raise DataError(
+        f"{found}: expected squares of one size, or dataset.image_size, which all are scaled and "
+        "cut to"
+    )
+
+
+def look_at(images: Listed) -> Seen:
+    """Return the sizes and channels of images, and which of them cannot be opened."""
+    inputs, seen = images.inputs, Seen(Counter(), {}, 0)
+    if isinstance(inputs, np.ndarray):
+        count, channels, height, width = channels_first_of_any(inputs).shape
+        size = width, height
+        return Seen(Counter({size: count}), {size: images.place(0)}, count * (channels == 1))
+    is_column = hasattr(inputs, "chunks")
+    encoded: Iterable[object] = encoded_images(inputs, images.place) if is_column else inputs
+    grey = 0
+    for row, file in enumerate(encoded):
+        if isinstance(file, Broken):
+            seen.broken.append(file)
+            continue
+        try:
+            with opened_image(file) as image:  # type: ignore[arg-type]
+                seen.sizes[image.size] += 1
+                seen.first.setdefault(image.size, images.place(row))
+                grey += image.mode in GREY_MODES
+        except ValueError as error:
+            seen.broken.append(Broken(images.place(row), f" cannot be decoded: {error}"))
+    return replace(seen, grey=grey)
+
+
+def _measure(spec: DatasetSpec) -> Arrays:
+    mean, std = mean_and_deviation(own_arrays(spec)["train"])
+    return {"mean": mean, "std": std}
+
+
+def mean_and_deviation(
+    images: NDArray[np.uint8],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the mean and the deviation of each channel of [n, channels, height, width], 0 to 1.
+
+    Pixels are counted by value, so the result is exact. A channel of one value has the deviation 1.
+    """
+    counts = np.zeros((images.shape[1], 256))
+    for start in range(0, len(images), IMAGES_AT_A_TIME):
+        part = images[start : start + IMAGES_AT_A_TIME]
+        for channel in range(images.shape[1]):
+            counts[channel] += np.bincount(part[:, channel].ravel(), minlength=256)
+    values, total = np.arange(256) / 255, counts.sum(1)
+    mean = counts @ values / total
+    variance = (counts * (values - mean[:, None]) ** 2).sum(1) / total
+    std = np.where(variance > 0, np.sqrt(variance), 1.0)
+    return mean.round(DIGITS), np.maximum(std.round(DIGITS), 10**-DIGITS)

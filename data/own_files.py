@@ -1,0 +1,141 @@
+"""Finds the files of data of one's own, sorted by what they are for: training, tests, validation.
+
+Images lie in one folder a class, or in one folder a client with one folder a class in each; maybe
+below `train` and `test`. Tables and archives say in their names or folders what they are for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from data.cache import Fingerprint, fingerprint_of
+from data.catalog import DataError
+from data.formats import IMAGE_SUFFIXES
+from data.locate import VALIDATION
+from data.tables import TABLE_SUFFIXES
+
+FileKind = Literal["images", "archive", "tables"]
+ARCHIVE_SUFFIX = ".npz"
+HUB_NOTES = frozenset(
+    {"dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json"}
+)
+"""What Hugging Face's libraries write beside data, and is none."""
+
+
+@dataclass(frozen=True)
+class OwnFiles:
+    """The files of data of one's own; without test files, its test set is yet to be held out."""
+
+    kind: FileKind
+    path: Path
+    train: tuple[Path, ...]
+    test: tuple[Path, ...] = ()
+    validation: tuple[Path, ...] = ()
+    others: Counter[str] = field(default_factory=Counter)
+    """How many files of other kinds lie there, by their suffix: nobody reads them."""
+
+    @property
+    def root(self) -> Path:
+        """Return the folder below which the images to train on lie."""
+        below = self.path / "train"
+        return below if below.is_dir() else self.path
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what a cached copy depends on: path, size and time of change of every file."""
+        return fingerprint_of((*self.train, *self.test, *self.validation))
+
+
+def image_files(path: Path) -> OwnFiles:
+    """Find images: files in folders, .npz archives, or tables with a column of images."""
+    _check_exists(path)
+    for found in (_image_folders(path), _archives(path), _tables(path)):
+        if found is not None:
+            return found
+    raise DataError(
+        f"no images in {path}: expected one folder of images a class, an .npz with x and y, or "
+        f"tables of images ({', '.join(TABLE_SUFFIXES[:2])})"
+    )
+
+
+def table_files(path: Path) -> OwnFiles:
+    """Find the files of a table, all of one kind."""
+    _check_exists(path)
+    found = _tables(path)
+    if found is None:
+        raise DataError(f"no table in {path}: expected files such as *{', *'.join(TABLE_SUFFIXES)}")
+    return found
+
+
+def _check_exists(path: Path) -> None:
+    if not path.exists():
+        raise DataError(f"{path} does not exist")
+
+
+def _image_folders(path: Path) -> OwnFiles | None:
+    if path.is_file():
+        return None
+    has_splits = (path / "train").is_dir()
+    train, others = _images_below(path / "train" if has_splits else path)
+    if not train:
+        return None
+    beside = {name: path / name for name in ("test", *sorted(VALIDATION)) if has_splits}
+    parts = {name: _images_below(folder)[0] for name, folder in beside.items() if folder.is_dir()}
+    test = parts.pop("test", ())
+    validation = next((files for files in parts.values() if files), ())
+    return OwnFiles("images", path, train, test, validation, others)
+
+
+def _images_below(folder: Path) -> tuple[tuple[Path, ...], Counter[str]]:
+    """Return the images below a folder, in order, and how many files of other suffixes."""
+    files = [file for file in _visible(folder) if file.is_file()]
+    images = tuple(sorted(file for file in files if file.suffix.lower() in IMAGE_SUFFIXES))
+    suffixes = (file.suffix.lower() for file in files)
+    return images, Counter(suffix for suffix in suffixes if suffix not in IMAGE_SUFFIXES)
+
+
+def _archives(path: Path) -> OwnFiles | None:
+    if path.is_file():
+        return OwnFiles("archive", path, (path,)) if path.suffix == ARCHIVE_SUFFIX else None
+    files = [file for file in _visible(path) if file.suffix == ARCHIVE_SUFFIX]
+    return _by_purpose("archive", path, files)
+
+
+def _tables(path: Path) -> OwnFiles | None:
+    if path.is_file():
+        is_table = path.suffix.lower() in TABLE_SUFFIXES
+        return OwnFiles("tables", path, (path,)) if is_table else None
+    files = [file for file in _visible(path) if file.name not in HUB_NOTES]
+    for suffix in TABLE_SUFFIXES:
+        of_kind = (file for file in files if file.suffix.lower() == suffix)
+        found = _by_purpose("tables", path, of_kind)
+        if found is not None:
+            return found
+    return None
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    """Yield what lies below a folder, but for hidden files and what `datasets` keeps for itself."""
+    for file in folder.rglob("*"):
+        inside = file.relative_to(folder).parts
+        if not any(part.startswith(".") for part in inside) and not file.name.startswith("cache-"):
+            yield file
+
+
+def _by_purpose(kind: FileKind, path: Path, files: Iterable[Path]) -> OwnFiles | None:
+    """Sort files by the words in their names and folders; those without one are to train on."""
+    found = sorted(files)
+    words = {file: _words(file.relative_to(path)) for file in found}
+    train = tuple(file for file in found if "train" in words[file])
+    test = tuple(file for file in found if "test" in words[file])
+    validation = tuple(file for file in found if words[file] & VALIDATION)
+    unsaid = tuple(file for file in found if not words[file] & {"test", *VALIDATION})
+    return OwnFiles(kind, path, train or unsaid, test, validation) if train or unsaid else None
+
+
+def _words(inside: Path) -> set[str]:
+    return set(re.findall("[a-z]+", str(inside.with_suffix("")).lower()))

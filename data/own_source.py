@@ -1,0 +1,205 @@
+"""Data of one's own, decoded or tokenised once a machine, then memory-mapped.
+
+What is read depends on the files and on the part of the spec that is not about dealing out, so runs
+and devices that ask for the same share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.broken import Broken, raise_if
+from data.cache import Arrays, cache_dir, cached_arrays
+from data.catalog import DataError, DatasetFacts, ImageFacts, PartitionError, UnknownClassError
+from data.formats import ImageSplit, ImageSplits, decode_images, encoded_images
+from data.listing import Listed, Purpose, listed, own_files
+from data.own_files import OwnFiles
+from data.resize import channels_first_of_any, fitted_array
+from data.spec import DatasetSpec
+from data.texts import TextSplit, TextSplits
+from data.tokens import encode, fingerprint
+
+TEST_SHARE = 0.2
+"""Of each class, for nobody to train on, where no files are for tests."""
+
+
+class Owners(NamedTuple):
+    """The clients that data has by nature, and whose each training example is."""
+
+    names: tuple[str, ...]
+    """In the order of the alphabet."""
+    of_rows: NDArray[np.int64]
+    """Each example's place in them."""
+
+
+def own_images(spec: DatasetSpec) -> ImageSplits:
+    """Return the images to train and to test on."""
+    arrays = own_arrays(spec)
+    return ImageSplits(
+        ImageSplit(arrays["train"], arrays["train-labels"]),
+        ImageSplit(arrays["test"], arrays["test-labels"]),
+    )
+
+
+def own_texts(spec: DatasetSpec) -> TextSplits:
+    """Return the texts to train and to test on, as tokens."""
+    arrays = own_arrays(spec)
+    return TextSplits(
+        TextSplit(arrays["train"], arrays["train-labels"]),
+        TextSplit(arrays["test"], arrays["test-labels"]),
+    )
+
+
+def own_owners(spec: DatasetSpec) -> Owners:
+    """Return the clients of a natural partition."""
+    arrays = own_arrays(spec)
+    if "owners" not in arrays:
+        raise PartitionError(
+            f"partition is {spec.partition}, but the data has no folders of clients: expected "
+            "CLIENT/CLASS/IMAGE"
+        )
+    return Owners(tuple(arrays["owners"].tolist()), arrays["train-owners"])
+
+
+def own_arrays(spec: DatasetSpec) -> Arrays:
+    """Return the arrays of both splits, which all processes share."""
+    return _arrays(reading_of(spec), cache_dir())
+
+
+def device_arrays(spec: DatasetSpec, path: str) -> Arrays:
+    """Return all training examples in a device's own files: `inputs` and `labels`."""
+    plain = replace(reading_of(spec), path=path, column=None)
+    return _device_arrays(plain, cache_dir())
+
+
+def reading_of(spec: DatasetSpec) -> DatasetSpec:
+    """Return the spec as far as what is read depends on it: pixels are normalised later."""
+    channels = spec.channels or 0
+    return replace(spec.undealt(), mean=(0.0,) * channels, std=(1.0,) * channels)
+
+
+@lru_cache(maxsize=4)
+def _arrays(spec: DatasetSpec, _cache: Path) -> Arrays:
+    files = own_files(spec)
+    key = ("splits", replace(spec, path=None), files.fingerprint(), fingerprint(spec.tokenizer))
+    return cached_arrays(spec.name, key, lambda: _read(files, spec))
+
+
+@lru_cache(maxsize=4)
+def _device_arrays(spec: DatasetSpec, _cache: Path) -> Arrays:
+    files = own_files(spec)
+    key = ("own", replace(spec, path=None), files.fingerprint(), fingerprint(spec.tokenizer))
+
+    def read() -> Arrays:
+        train = training_list(files, spec)
+        return {"inputs": read_inputs_of(train, spec), "labels": labels_of(train, spec.facts)}
+
+    return cached_arrays(spec.name, key, read)
+
+
+def _read(files: OwnFiles, spec: DatasetSpec) -> Arrays:
+    """Read the examples to train on and those to test on, held out where no files are for that."""
+    train, test = training_list(files, spec), test_list(files, spec)
+    labels, inputs = labels_of(train, spec.facts), read_inputs_of(train, spec)
+    to_train: Any = slice(None)
+    if test is None:
+        to_train, to_test = held_out_of_each(labels, spec)
+        held_out = {"test": inputs[to_test], "test-labels": labels[to_test]}
+    else:
+        held_out = {"test": read_inputs_of(test, spec), "test-labels": labels_of(test, spec.facts)}
+    return {
+        "train": inputs[to_train],
+        "train-labels": labels[to_train],
+        **held_out,
+        **_owners(train.owners, to_train),
+    }
+
+
+def _owners(owners: Sequence[str] | None, kept: Any) -> Arrays:
+    if owners is None:
+        return {}
+    names, of_rows = np.unique(np.array(owners)[kept], return_inverse=True)
+    return {"owners": names, "train-owners": of_rows.astype(np.int64)}
+
+
+def training_list(files: OwnFiles, spec: DatasetSpec) -> Listed:
+    """List the examples to train on, each of which has a class."""
+    found = listed(files, "train", spec)
+    if found is None or not len(found):
+        raise DataError(f"no examples in {files.path}")
+    broken = list(found.broken)
+    places = {each.place for each in broken}
+    for row, label in enumerate(found.labels):
+        if label is None and found.place(row) not in places:
+            broken.append(Broken(found.place(row), ": no label: expected a class"))
+    raise_if(broken)
+    return found
+
+
+def test_list(files: OwnFiles, spec: DatasetSpec) -> Listed | None:
+    """List the examples to test on: of test files, else of validation files; None without any.
+
+    Files whose classes are not published are no test.
+    """
+    purposes: tuple[Purpose, ...] = ("test", "validation")
+    for purpose in purposes:
+        found = listed(files, purpose, spec)
+        if found is not None and any(label is not None for label in found.labels):
+            raise_if(found.broken)
+            return found
+    return None
+
+
+def labels_of(examples: Listed, facts: DatasetFacts) -> NDArray[np.int64]:
+    """Return the number of each example's class; raise for classes that the run does not know."""
+    known: dict[str | None, int] = {name: label for label, name in enumerate(facts.classes)}
+    found = np.array([known.get(name, -1) for name in examples.labels], np.int64)
+    unknown: list[int] = np.flatnonzero(found < 0).tolist()
+    if unknown:
+        names = sorted({str(examples.labels[row]) for row in unknown})
+        count = f"{len(unknown)} of {len(found)} examples are of {len(names)} classes"
+        raise UnknownClassError(
+            f"{examples.place(unknown[0])} is of the class {names[0]!r}, which the run does "
+            f"not know ({count} that it does not); its classes are: {facts.shown_classes}",
+            f"{count} that are none of the run's {facts.num_classes}",
+        )
+    return found
+
+
+def read_inputs_of(examples: Listed, spec: DatasetSpec) -> NDArray[Any]:
+    """Decode images to [n, channels, height, width], or make tokens of texts."""
+    facts, inputs = spec.facts, examples.inputs
+    if not isinstance(facts, ImageFacts):
+        return encode(inputs, spec.tokenizer, spec.max_tokens)
+    if isinstance(inputs, np.ndarray):
+        return fitted_array(channels_first_of_any(inputs), facts)
+    is_column = hasattr(inputs, "chunks")
+    encoded = encoded_images(inputs, examples.place) if is_column else inputs
+    images = decode_images(encoded, len(examples), facts, examples.place)
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+
+def held_out_of_each(
+    labels: NDArray[np.int64], spec: DatasetSpec
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows to train and to test on: a share of each class, at least one example of each."""
+    share = TEST_SHARE if spec.test_share is None else spec.test_share
+    rng = np.random.default_rng(spec.test_seed or 0)
+    to_test = []
+    for label, name in enumerate(spec.facts.classes):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        if len(rows) == 1:
+            raise DataError(
+                f"class {name!r} has one example: expected at least 2, to train and to test on; "
+                "add some, or give files for the test"
+            )
+        to_test.append(rows[: min(max(1, round(share * len(rows))), len(rows) - 1)])
+    test = np.sort(np.concatenate(to_test))
+    return np.setdiff1d(np.arange(len(labels)), test), test

@@ -1,0 +1,218 @@
+"""Tables of one's own: CSV, parquet, JSON lines, and what `datasets` saves, as Arrow tables.
+
+`read_tables(files)` joins files into one table that still knows the file and the row of each of its
+rows. Rows are counted as an editor or the format does: lines of CSV and JSON from 1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.broken import Broken, raise_if
+from data.catalog import DataError
+from data.formats import open_parquet, reading
+
+TABLE_SUFFIXES = (".parquet", ".arrow", ".csv", ".jsonl", ".ndjson", ".json")
+"""Of files that hold tables; where a folder has several kinds, the first of these is taken."""
+FIRST_ROWS = {".csv": 2, ".jsonl": 1, ".ndjson": 1, ".json": 1}
+"""The number of the first row, which is that of its line; that of other files is 0."""
+LABEL = "label"
+"""The column of the classes where no other is named."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table, and where each of its rows is from."""
+
+    table: Any
+    files: tuple[Path, ...]
+    counts: tuple[int, ...]
+    """How many of its rows each file has."""
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @cached_property
+    def _ends(self) -> Any:
+        return np.cumsum(self.counts)
+
+    def place(self, row: int) -> str:
+        """Return the file and the row, as a message names them."""
+        number = int(np.searchsorted(self._ends, row, side="right"))
+        file = self.files[number]
+        inside = row - (int(self._ends[number]) - self.counts[number])
+        return f"{file}, row {inside + FIRST_ROWS.get(file.suffix.lower(), 0)}"
+
+    @property
+    def where(self) -> Path:
+        """Return the file, or the folder of the files."""
+        return self.files[0] if len(self.files) == 1 else self.files[0].parent
+
+    def column(self, name: str, setting: str) -> Any:
+        """Return a column; `setting` is the key that named it."""
+        if name not in self.table.column_names:
+            raise DataError(
+                f"{self.where}: no column {name!r} ({setting}); the columns are: "
+                f"{', '.join(self.table.column_names)}"
+            )
+        return self.table.column(name)
+
+    def feature(self, name: str) -> dict[str, Any]:
+        """Return what Hugging Face's `datasets` wrote of a column into its file, if it did."""
+        metadata = (self.table.schema.metadata or {}).get(b"huggingface", b"{}")
+        try:
+            found = json.loads(metadata)["info"]["features"][name]
+        except (ValueError, KeyError, TypeError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def class_names(self, name: str) -> tuple[str, ...] | None:
+        """Return the names of a column's classes, where the file tells them."""
+        names = self.feature(name).get("names")
+        return tuple(map(str, names)) if names else None
+
+    def labels(self, name: str) -> tuple[list[str | None], list[Broken]]:
+        """Return the name of each row's class, and the rows whose class cannot be told.
+
+        A class that is not published is None; so is one that cannot be told.
+        """
+        names, found, broken = self.class_names(name), list[str | None](), list[Broken]()
+        for row, value in enumerate(self.column(name, "dataset.label").to_pylist()):
+            label = _class_of(value, names)
+            if label is None and value != -1:
+                broken.append(Broken(self.place(row), f": {_why(name, value, names)}"))
+            found.append(label)
+        return found, broken
+
+
+def read_tables(files: Sequence[Path], texts: Collection[str] = ()) -> Rows:
+    """Read files into one table; columns in `texts` are texts, whatever they look like."""
+    import pyarrow as pa
+
+    tables = [read_table_file(file, texts) for file in files]
+    with reading(files[0] if len(files) == 1 else files[0].parent):
+        joined = pa.concat_tables(tables, promote_options="permissive")
+        # Joining drops what `datasets` says of the columns where it differs in a detail.
+        joined = joined.replace_schema_metadata(tables[0].schema.metadata)
+    return Rows(joined, tuple(files), tuple(map(len, tables)))
+
+
+def read_table_file(file: Path, texts: Collection[str] = ()) -> Any:
+    """Read one file as an Arrow table."""
+    suffix = file.suffix.lower()
+    if suffix == ".parquet":
+        return open_parquet(file)
+    if suffix == ".arrow":
+        return _read_arrow(file)
+    return _read_csv(file, texts) if suffix == ".csv" else _read_json_lines(file)
+
+
+def ordered(names: Iterable[str]) -> tuple[str, ...]:
+    """Return classes in order: of numbers if all are whole numbers, else of the alphabet."""
+    found = set(names)
+    if all(re.fullmatch("-?[0-9]+", name) for name in found):
+        return tuple(sorted(found, key=lambda name: (int(name), name)))
+    return tuple(sorted(found))
+
+
+def _class_of(value: Any, names: Sequence[str] | None) -> str | None:
+    """Return the name of a class that a table holds: a text, a whole number, or true and false."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():  # whole numbers beside missing ones
+        value = int(value)
+    if isinstance(value, int):
+        if names is None:
+            return str(value)
+        return names[value] if 0 <= value < len(names) else None
+    return (value.strip() or None) if isinstance(value, str) else None
+
+
+def _why(column: str, value: Any, names: Sequence[str] | None) -> str:
+    if value is None or value == "":
+        return f"no {column}: expected a class"
+    if names is not None:
+        return f"{column} is {value!r}: expected 0 to {len(names) - 1}, the classes of the file"
+    return f"{column} is {value!r}: expected a text or a whole number"
+
+
+def _read_arrow(file: Path) -> Any:
+    """Read what `Dataset.save_to_disk` writes: a stream of Arrow's."""
+    import pyarrow as pa
+
+    with reading(file), pa.memory_map(str(file)) as source:
+        return pa.ipc.open_stream(source).read_all()
+
+
+def _read_csv(file: Path, texts: Collection[str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.csv
+
+    broken = list[Broken]()
+
+    def skip(row: Any) -> str:
+        cells = f"{row.actual_columns} cells: expected {row.expected_columns}"
+        broken.append(Broken(f"{file}, row {row.number}", f": {cells}, as the header has"))
+        return "skip"
+
+    with reading(file):
+        table = pyarrow.csv.read_csv(
+            file,
+            # In one thread, else it loses count of the rows.
+            read_options=pyarrow.csv.ReadOptions(use_threads=False),
+            parse_options=pyarrow.csv.ParseOptions(
+                newlines_in_values=True, invalid_row_handler=skip
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=dict.fromkeys(texts, pa.string())
+            ),
+        )
+        raise_if(broken)
+        return table
+
+
+def _read_json_lines(file: Path) -> Any:
+    """Read objects, one a line; what a line lacks is missing there."""
+    import pyarrow as pa
+
+    rows, broken = list[dict[str, Any]](), list[Broken]()
+    with reading(file), file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            row = _json_object(line)
+            if isinstance(row, str):
+                broken.append(Broken(f"{file}, row {number}", f": {row}"))
+            else:
+                rows.append(row)
+        raise_if(broken)
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        return pa.table({name: _array(values) for name, values in columns.items()})
+
+
+def _json_object(line: str) -> dict[str, Any] | str:
+    """Return the object of a line, or what is wrong with it."""
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        return f"no JSON ({error}): expected an object on each line"
+    if isinstance(row, dict):
+        return {str(name): value for name, value in row.items()}
+    return f'a {type(row).__name__}: expected an object on each line, such as {{"text": ...}}'
+
+
+def _array(values: list[Any]) -> Any:
+    """Return an Arrow column; values of several kinds become texts."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if value is None else str(value) for value in values])
