@@ -71,6 +71,12 @@ def table_files(path: Path) -> OwnFiles:
     return found
 
 
+def number_files(path: Path) -> OwnFiles:
+    """Find the files of a table of numbers: archives of arrays, or tables."""
+    _check_exists(path)
+    return _archives(path) or table_files(path)
+
+
 def _check_exists(path: Path) -> None:
     if not path.exists():
         raise DataError(f"{path} does not exist")

@@ -22,6 +22,13 @@ class SeriesSplit(NamedTuple):
     labels: NDArray[np.int64]
 
 
+class SeriesSplits(NamedTuple):
+    """The series to deal out to clients, and those nobody trains on."""
+
+    train: SeriesSplit
+    test: SeriesSplit
+
+
 @dataclass(frozen=True, eq=False)
 class SeriesData(Examples):
     """Series as they were measured: normalised when they are served."""

@@ -21,7 +21,8 @@ def window_starts(rows: int, window: int, keys: Sequence[NDArray[Any]] = ()) -> 
     begins = np.flatnonzero(changed)
     counts = np.diff(begins, append=rows) // window
     inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(begins, counts) + inside * window
+    starts: NDArray[np.int64] = np.repeat(begins, counts) + inside * window
+    return starts
 
 
 def windows(

@@ -141,8 +141,9 @@ class Splitter:
         last = level.exits[node.exit - 1]
         heads = level.exits[: node.exit] if level.ensemble else (last,)
         starts = self._starts(topology, node)
-        normalised = isinstance(known, ImageFacts | SeriesFacts)
-        mean, std = (known.mean, known.std) if normalised else ((), ())
+        mean, std = (
+            (known.mean, known.std) if isinstance(known, ImageFacts | SeriesFacts) else ((), ())
+        )
         return NodePart(
             name=node.name,
             run=self.name,
