@@ -67,8 +67,10 @@ def listed(files: OwnFiles, purpose: Purpose, spec: DatasetSpec) -> Listed | Non
     """
     chosen: Sequence[Path] = getattr(files, purpose)
     column = spec.column if purpose == "train" else None
+    if purpose != "train":
+        spec = replace(spec, test_column=None)
     if files.kind == "archive":
-        found = _archive(files, purpose, column)
+        found = _archive(files, purpose, column, spec.test_column)
         return list_series_archive(found, spec) if found and spec.holds == "series" else found
     if not chosen:
         return None
@@ -116,7 +118,9 @@ def _images_to_test(chosen: Sequence[Path]) -> Listed:
     return Listed(chosen, [file.parent.name for file in chosen], lambda row: str(chosen[row]))
 
 
-def _archive(files: OwnFiles, purpose: Purpose, column: str | None) -> Listed | None:
+def _archive(
+    files: OwnFiles, purpose: Purpose, column: str | None, group: str | None
+) -> Listed | None:
     """List the arrays of an archive: x and y, or x_train and so on, maybe with one of clients."""
     own: Sequence[Path] = getattr(files, purpose)
     chosen = own or files.train
@@ -138,15 +142,18 @@ def _archive(files: OwnFiles, purpose: Purpose, column: str | None) -> Listed | 
         if labels.dtype.kind not in "iubU":
             raise DataError(f"labels of type {labels.dtype}: expected whole numbers or texts")
         names = [str(label).strip() for label in labels.tolist()]
-        owners = None if column is None else _archive_owners(archive, column, ending, len(names))
-    return Listed(images, names, lambda row: f"{file}, row {row}", owners=owners)
+        told = (archive, ending, len(names))
+        owners = None if column is None else _archive_names(*told, column, "dataset.column")
+        groups = None if group is None else _archive_names(*told, group, "dataset.test_column")
+    place = f"{file}, row {{}}".format
+    return Listed(images, names, place, owners=owners, groups=groups)
 
 
-def _archive_owners(archive: Any, column: str, ending: str, count: int) -> list[str]:
+def _archive_names(archive: Any, ending: str, count: int, column: str, setting: str) -> list[str]:
     name = next((each for each in (column, f"{column}{ending}") if each in archive), None)
     if name is None:
         raise DataError(
-            f"no array {column!r} (dataset.column); the arrays are: {', '.join(archive.files)}"
+            f"no array {column!r} ({setting}); the arrays are: {', '.join(archive.files)}"
         )
     found = [str(each) for each in archive[name].reshape(-1).tolist()]
     if len(found) != count:
@@ -219,8 +226,8 @@ def list_series_archive(found: Listed, spec: DatasetSpec) -> Listed:
     names = tuple(str(number) for number in range(numbers.shape[-1]))
     found = replace(found, inputs=numbers, broken=[*found.broken, *broken], columns=names)
     if numbers.ndim == 2:
-        owners = [] if found.owners is None else [np.array(found.owners)]
-        return _in_windows(found, owners, spec)
+        keys = [np.array(each) for each in (found.owners, found.groups) if each is not None]
+        return _in_windows(found, keys, spec)
     if spec.window is not None:
         raise DataError(
             f"{file}: x is of shape {numbers.shape}, series already: expected window null, not "

@@ -135,6 +135,10 @@ def _read(files: OwnFiles, spec: DatasetSpec) -> Arrays:
     if test is None:
         to_train, to_test = _held_out(train, labels, spec)
         held_out = {"test": inputs[to_test], "test-labels": labels[to_test]}
+    elif spec.test_column is not None:
+        raise DataError(
+            f"test_column is {spec.test_column}, but there are files for the test: expected null"
+        )
     else:
         held_out = {"test": read_inputs_of(test, spec), "test-labels": labels_of(test, spec.facts)}
     return {
@@ -148,8 +152,13 @@ def _read(files: OwnFiles, spec: DatasetSpec) -> Arrays:
 def _held_out(
     train: Listed, labels: NDArray[np.int64], spec: DatasetSpec
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    if train.groups is None:
+    if spec.test_column is None:
         return held_out_of_each(labels, spec)
+    if train.groups is None:
+        raise DataError(
+            f"test_column is {spec.test_column}, but folders of images have no columns: expected "
+            "null"
+        )
     return held_out_groups(train.groups, labels, spec)
 
 
@@ -237,7 +246,7 @@ def held_out_groups(
     names, of_rows = np.unique(np.array(groups), return_inverse=True)
     if len(names) < 2:
         raise DataError(
-            f"{spec.test_column} is {names[0]!r} everywhere: expected at least 2 groups, of which "
+            f"{spec.test_column} is {str(names[0])!r} everywhere: expected at least 2 groups, of which "
             "one is held out (dataset.test_column)"
         )
     share = TEST_SHARE if spec.test_share is None else spec.test_share
