@@ -3,7 +3,8 @@
 budget=0.25                        the share of the full model that it affords
 partition-id=0 num-partitions=3    its number, and its part of the data sets that it holds
 data="/data/photos"                its own files, of whatever data set a run names
-data.cifar10="/data/cifar"         its files of one data set, and so on for others
+data.cifar10="/data/cifar"         its files of one data set, and so on for others; data.folder
+                                   and data.table are for runs on images and tables of one's own
 tokenizer="/models/minilm"         the one for runs that want a pre-trained one
 allow="hub,package,compile"        what a run may ask of it besides (client_app/offers.py)
 code="..."                         the code that it is willing to run (nestfl/guarded)
@@ -15,7 +16,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from data.catalog import CATALOG
+from data.spec import DATA_SETS
 from protocol.environment import DEVICE
 from protocol.reading import number, shown, whole
 
@@ -78,10 +79,10 @@ def _is_named(key: str) -> bool:
 
 def _check_keys(given: Mapping[str, object]) -> None:
     for key in given:
-        if _is_named(key) and key.removeprefix(NAMED) not in CATALOG:
+        if _is_named(key) and key.removeprefix(NAMED) not in DATA_SETS:
             raise ValueError(
                 f"the node config has {shown(key)}, which is no data set: choose from "
-                f"{', '.join(CATALOG)}"
+                f"{', '.join(DATA_SETS)}"
             )
         if not _is_named(key) and key not in KEYS:
             raise ValueError(

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from client_app.node_config import NodeConfig
-from data.catalog import CATALOG, PartitionError
+from data.catalog import CATALOG, PartitionError, UnknownClassError
 from data.hub import HUB
 from data.spec import DatasetSpec
 from data.tokens import HASHED, PACKAGE, identity
@@ -127,6 +127,7 @@ def reasons_kept_here(what: str, node: NodeConfig) -> Iterator[None]:
     except Exception as error:
         if not node.deployed or isinstance(error, PartitionError):
             raise
+        numbers = f": {error.numbers}" if isinstance(error, UnknownClassError) else ""
         raise NotOfferedError(
-            f"this device cannot use its {what}; why is told in its own log"
+            f"this device cannot use its {what}{numbers}; why is told in its own log"
         ) from error

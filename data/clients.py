@@ -43,7 +43,7 @@ def client_data(spec: DatasetSpec, partition_id: int) -> ClientData:
     """Return the data of one simulated client."""
     if not 0 <= partition_id < spec.clients:
         raise PartitionError(f"no client {partition_id}: expected 0 to {spec.clients - 1}")
-    splits = _splits(spec)
+    splits = splits_of(spec)
     parted = _parted(splits.train, client_rows(spec)[partition_id], spec, partition_id)
     if spec.local_test == "own":
         return parted
@@ -53,13 +53,13 @@ def client_data(spec: DatasetSpec, partition_id: int) -> ClientData:
 def all_clients(spec: DatasetSpec) -> ClientData:
     """Return the data of all simulated clients together, part by part, no example twice."""
     parted = [split_parts(rows, spec, number) for number, rows in enumerate(client_rows(spec))]
-    train = _splits(spec).train
+    train = splits_of(spec).train
     joined = (np.concatenate(parts) for parts in zip(*parted, strict=True))
     together = ClientData(*(_examples(train, spec, rows) for rows in joined))
     if spec.local_test == "own":
         return together
     drawn = np.concatenate([_test_rows(spec, number) for number in range(spec.clients)])
-    return replace(together, test=_examples(_splits(spec).test, spec, np.unique(drawn)))
+    return replace(together, test=_examples(splits_of(spec).test, spec, np.unique(drawn)))
 
 
 def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
@@ -81,7 +81,7 @@ def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
 
 def global_test(spec: DatasetSpec) -> Examples:
     """Return the data set's test examples, which no client trains on."""
-    test = _splits(spec).test
+    test = splits_of(spec).test
     if spec.max_test is None or spec.max_test >= len(test.labels):
         return _examples(test, spec)
     chosen = np.random.default_rng(spec.seed).permutation(len(test.labels))[: spec.max_test]
@@ -90,14 +90,14 @@ def global_test(spec: DatasetSpec) -> Examples:
 
 def server_data(spec: DatasetSpec) -> Examples:
     """Return the training examples that the server keeps, which no simulated client has."""
-    train = _splits(spec).train
+    train = splits_of(spec).train
     return _examples(train, spec, server_rows(spec, len(train.labels)))
 
 
 @lru_cache(maxsize=8)
 def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
     """Return each client's rows of the training split; kept on disk, for partitioning is slow."""
-    labels = _splits(spec).train.labels
+    labels = splits_of(spec).train.labels
     dealing = replace(spec, path=None, validation=0.0, test=0.0, max_test=None, local_test="own")
     dealing = replace(dealing, local_test_examples=DatasetSpec.local_test_examples)
     dealing = replace(dealing, tokenizer=None, max_tokens=DatasetSpec.max_tokens, words=None)
@@ -115,12 +115,12 @@ def client_rows(spec: DatasetSpec) -> tuple[Rows, ...]:
 
 def _test_rows(spec: DatasetSpec, client: int) -> Rows:
     """Return a client's rows of the test split; all that it has say what its classes are."""
-    splits = _splits(spec)
+    splits = splits_of(spec)
     own = splits.train.labels[client_rows(spec)[client]]
     return like_a_client(own, splits.test.labels, spec, client)
 
 
-def _splits(spec: DatasetSpec) -> ImageSplits | SeriesSplits | TextSplits | LanguageSplits:
+def splits_of(spec: DatasetSpec) -> ImageSplits | SeriesSplits | TextSplits | LanguageSplits:
     if spec.holds == "language":
         return load_language(spec)
     if spec.holds == "series":

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.broken import raise_if
 from data.catalog import DataError, ImageFacts
 from data.examples import Examples
 from data.formats import (
@@ -27,12 +26,9 @@ from data.formats import (
     table_images,
 )
 from data.images import ImageData
-from data.listing import Listed, list_series, list_series_archive
-from data.own_files import number_files
-from data.own_source import labels_of, read_inputs_of
+from data.own_inputs import read_own_inputs
 from data.series import SeriesData, SeriesSplit
 from data.spec import DatasetSpec, image_facts, series_facts, text_facts
-from data.tables import LABEL, read_tables
 from data.text_formats import Labelled, Texts, read_text_file
 from data.texts import TextData, TextSplit
 from data.tokens import encode
@@ -54,10 +50,10 @@ def read_inputs(path: Path, spec: DatasetSpec) -> Inputs:
     """Read the inputs under a path, and their labels from a column, an array or folders, if any."""
     if not path.exists():
         raise DataError(f"{path} does not exist")
+    if _in_tables_of_its_own(path, spec):
+        return _read_own(path, spec, labelled=True)
     if spec.holds == "tokens":
         return _read_texts(path, spec)
-    if spec.holds == "series":
-        return _read_series(path, spec)
     return _read_images(path, image_facts(spec))
 
 
@@ -65,13 +61,27 @@ def read_unlabelled(path: Path, spec: DatasetSpec) -> Examples:
     """Read the inputs under a path without a look at labels; images may have any size."""
     if not path.exists():
         raise DataError(f"{path} does not exist")
+    if _in_tables_of_its_own(path, spec):
+        return _read_own(path, spec, labelled=False).data
     if spec.holds == "tokens":
         return _read_texts(path, spec, labelled=None).data
-    if spec.holds == "series":
-        return _read_series(path, spec, labelled=False).data
     facts = image_facts(spec)
     facts = replace(facts, short_side=facts.short_side or facts.image_size * 8 // 7)
     return _read_images(path, facts, labelled=False).data
+
+
+def _in_tables_of_its_own(path: Path, spec: DatasetSpec) -> bool:
+    """Return whether a run on data of one's own finds no image files here: these are all alike."""
+    return spec.is_own and (spec.holds != "images" or not _files(path, IMAGE_SUFFIXES))
+
+
+def _read_own(path: Path, spec: DatasetSpec, labelled: bool) -> Inputs:
+    inputs, labels, names = read_own_inputs(path, spec, labelled)
+    if spec.holds == "images":
+        return Inputs(ImageData.of(ImageSplit(inputs, labels), image_facts(spec)), names)
+    if spec.holds == "series":
+        return Inputs(SeriesData.of(SeriesSplit(inputs, labels), series_facts(spec)), names)
+    return Inputs(TextData.of(TextSplit(inputs, labels), text_facts(spec)), names)
 
 
 def _read_texts(path: Path, spec: DatasetSpec, labelled: Labelled = False) -> Inputs:
@@ -86,47 +96,6 @@ def _read_texts(path: Path, spec: DatasetSpec, labelled: Labelled = False) -> In
     labels = np.concatenate([part.labels for _, part in parts])
     tokens = encode(texts, spec.tokenizer, spec.max_tokens)
     return Inputs(TextData.of(TextSplit(tokens, labels), facts), _rows_of(parts))
-
-
-def _read_series(path: Path, spec: DatasetSpec, labelled: bool = True) -> Inputs:
-    """Read tables of numbers in windows, which are of one class where there are labels."""
-    facts, found = series_facts(spec), number_files(path)
-    files = (*found.train, *found.test, *found.validation)
-    list_file = _listed_archive if found.kind == "archive" else _listed_table
-    parts = [(file, list_file(file, spec, labelled)) for file in files]
-    for _, part in parts:
-        raise_if(part.broken)
-    splits = [
-        SeriesSplit(
-            read_inputs_of(part, spec),
-            np.full(len(part), UNKNOWN) if None in part.labels else labels_of(part, facts),
-        )
-        for _, part in parts
-    ]
-    joined = SeriesSplit(*map(np.concatenate, zip(*splits, strict=True)))
-    names = (
-        f"{file.name}:{row}"
-        for file, part in parts
-        for row in (range(len(part)) if part.starts is None else part.starts.tolist())
-    )
-    return Inputs(SeriesData.of(joined, facts), tuple(names))
-
-
-def _listed_table(file: Path, spec: DatasetSpec, labelled: bool) -> Listed:
-    rows = read_tables([file])
-    has_labels = (spec.label or LABEL) in rows.table.column_names
-    return list_series(rows, replace(spec, test_column=None), None, labelled and has_labels)
-
-
-def _listed_archive(file: Path, spec: DatasetSpec, labelled: bool) -> Listed:
-    with opened_npz(file) as archive:
-        pairs = (("x", "y"), ("x_test", "y_test"))
-        found = next((pair for pair in pairs if pair[0] in archive), None)
-        if found is None:
-            raise DataError(f"{file} holds {', '.join(archive.files)}: expected x, and maybe y")
-        x, y = archive[found[0]], archive.get(found[1]) if labelled else None
-    labels = [None] * len(x) if y is None else [str(each) for each in y.reshape(-1).tolist()]
-    return list_series_archive(Listed(x, labels, lambda row: f"{file}, row {row}"), spec)
 
 
 def _read_images(path: Path, facts: ImageFacts, labelled: bool = True) -> Inputs:

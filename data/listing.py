@@ -14,9 +14,9 @@ from data.broken import Broken
 from data.catalog import DataError
 from data.formats import IMAGE_COLUMNS, LABEL_COLUMNS, first_column, opened_npz, reading
 from data.numbers import checked_array, number_columns, read_numbers
-from data.own_files import OwnFiles, image_files, number_files, table_files
-from data.spec import DatasetSpec
-from data.tables import LABEL, Rows, read_tables
+from data.own_files import OwnFiles, image_files, images_or_tables, number_files, table_files
+from data.spec import FOLDER, TABLE, DatasetSpec
+from data.tables import LABEL, Rows, columns_of, read_tables
 from data.windows import window_starts, windows
 
 Purpose = Literal["train", "test", "validation"]
@@ -60,6 +60,15 @@ def own_files(spec: DatasetSpec, path: str | None = None) -> OwnFiles:
     return find(place)
 
 
+def guessed(path: Path) -> str:
+    """Return what a path holds: `folder` if it has images, else `table`."""
+    found = images_or_tables(path)
+    if found.kind != "tables":
+        return FOLDER
+    columns = columns_of(found.train[0])
+    return FOLDER if any(name in IMAGE_COLUMNS for name in columns) else TABLE
+
+
 def listed(files: OwnFiles, purpose: Purpose, spec: DatasetSpec) -> Listed | None:
     """List the examples that are for a purpose; None if there are none.
 
@@ -89,7 +98,7 @@ def _images(files: OwnFiles, chosen: Sequence[Path], column: str | None) -> List
     if column is not None:
         raise DataError(
             f"column is {column!r}, but {files.path} holds folders of images, and no table: "
-            "expected null, and dataset.partition=folders where clients have folders (CLIENT/CLASS/IMAGE)"
+            "expected null, and dataset.partition=folders if clients have folders of their own"
         )
     depths = [len(file.relative_to(files.root).parts) - 1 for file in chosen]
     broken = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -52,20 +52,29 @@ class OwnFiles:
 
 def image_files(path: Path) -> OwnFiles:
     """Find images: files in folders, .npz archives, or tables with a column of images."""
-    _check_exists(path)
-    for found in (_image_folders(path), _archives(path), _tables(path)):
-        if found is not None:
-            return found
-    raise DataError(
-        f"no images in {path}: expected one folder of images a class, an .npz with x and y, or "
-        f"tables of images ({', '.join(TABLE_SUFFIXES[:2])})"
-    )
+    found = _found(path, _image_folders, _archives, _tables)
+    if found is None:
+        raise DataError(
+            f"no images in {path}: expected one folder of images a class, an .npz with x and y, or "
+            f"tables of images ({', '.join(TABLE_SUFFIXES[:2])})"
+        )
+    return found
+
+
+def images_or_tables(path: Path) -> OwnFiles:
+    """Find what can be read under a path."""
+    found = _found(path, _image_folders, _archives, _tables)
+    if found is None:
+        raise DataError(
+            f"nothing to read in {path}: expected one folder of images a class, an .npz with x and "
+            f"y, or tables ({', '.join(TABLE_SUFFIXES)})"
+        )
+    return found
 
 
 def table_files(path: Path) -> OwnFiles:
     """Find the files of a table, all of one kind."""
-    _check_exists(path)
-    found = _tables(path)
+    found = _found(path, _tables)
     if found is None:
         raise DataError(f"no table in {path}: expected files such as *{', *'.join(TABLE_SUFFIXES)}")
     return found
@@ -73,13 +82,14 @@ def table_files(path: Path) -> OwnFiles:
 
 def number_files(path: Path) -> OwnFiles:
     """Find the files of a table of numbers: archives of arrays, or tables."""
-    _check_exists(path)
-    return _archives(path) or table_files(path)
+    return _found(path, _archives) or table_files(path)
 
 
-def _check_exists(path: Path) -> None:
+def _found(path: Path, *layouts: Callable[[Path], OwnFiles | None]) -> OwnFiles | None:
+    """Return the files of the first layout that there is."""
     if not path.exists():
         raise DataError(f"{path} does not exist")
+    return next((found for layout in layouts if (found := layout(path)) is not None), None)
 
 
 def _image_folders(path: Path) -> OwnFiles | None:

@@ -246,8 +246,8 @@ def held_out_groups(
     names, of_rows = np.unique(np.array(groups), return_inverse=True)
     if len(names) < 2:
         raise DataError(
-            f"{spec.test_column} is {str(names[0])!r} everywhere: expected at least 2 groups, of which "
-            "one is held out (dataset.test_column)"
+            f"{spec.test_column} is {str(names[0])!r} everywhere: expected at least 2 groups, of "
+            "which one is held out (dataset.test_column)"
         )
     share = TEST_SHARE if spec.test_share is None else spec.test_share
     held = np.random.default_rng(spec.test_seed or 0).permutation(len(names))

@@ -12,6 +12,8 @@ from data.catalog import CATALOG, DataError, ImageFacts, LanguageFacts, SeriesFa
 FOLDER, TABLE = "folder", "table"
 OWN_DATA = (FOLDER, TABLE)
 """Data of one's own, in no catalogue: images, and tables. What is known of it is in its spec."""
+DATA_SETS = (*CATALOG, *OWN_DATA)
+"""All names that a data set can have."""
 
 PartitionKind = Literal[
     "iid", "dirichlet", "classes", "sizes", "uneven", "shares", "column", "folders"
@@ -116,7 +118,7 @@ class DatasetSpec:
     """The steps of a series: those of the window, or of the arrays of an archive."""
 
     def __post_init__(self) -> None:
-        _check_choice("data set", self.name, (*CATALOG, *OWN_DATA))
+        _check_choice("data set", self.name, DATA_SETS)
         _check_choice("partition", self.partition, (*PARTITION_KINDS, *NATURAL))
         self._check_own()
         if not (self.alpha > 0 and math.isfinite(self.alpha)):

@@ -115,6 +115,16 @@ def read_table_file(file: Path, texts: Collection[str] = ()) -> Any:
     return _read_csv(file, texts) if suffix == ".csv" else _read_json_lines(file)
 
 
+def columns_of(file: Path) -> list[str]:
+    """Return the names of a file's columns; of parquet without reading it."""
+    import pyarrow.parquet as pq
+
+    if file.suffix.lower() != ".parquet":
+        return list(read_table_file(file).column_names)
+    with reading(file):
+        return list(pq.read_schema(file).names)
+
+
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
     """Return classes in order: of numbers if all are whole numbers, else of the alphabet."""
     found = set(names)

@@ -2,6 +2,7 @@
 
 from nestfl.cli import (
     compare,
+    data,
     fingerprint,
     plan,
     predict,
@@ -17,6 +18,7 @@ from nestfl.cli.group import app
 __all__ = [
     "app",
     "compare",
+    "data",
     "fingerprint",
     "plan",
     "predict",

@@ -29,6 +29,7 @@ from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.config.settings import Config
 from server_app.config.typed import EXTRA, ConfigError, build, choose_from, reject_unknown
 from strategies.federation import CheckpointConfig, FleetConfig, ModelConfig
+from strategies.method_settings import MethodSettings
 from strategies.registry import METHODS, method
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "ConfigError",
     "choices",
     "compose",
+    "compose_dataset",
     "dump",
     "groups",
     "load",
@@ -54,6 +56,27 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 
 def compose(overrides: str | Iterable[str] = "") -> Config:
     """Return the configuration that overrides make, or raise `ConfigError` for the wrong one."""
+    base, given = _overridden(overrides)
+    config = _built(base, given)
+    try:
+        config.tracker.check_installed()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return config if config.resume else _with_the_tokenizer_of_its_weights(config)
+
+
+def compose_dataset(overrides: str | Iterable[str] = "", look: bool = True) -> DatasetSpec:
+    """Return the data set of the configuration that overrides make, whatever trains on it.
+
+    Without a look at data of one's own, what only its files tell is left open.
+    """
+    base, given = _overridden(overrides)
+    values = _completed(base, given if look else None)
+    return _dataset(values, _strategy(values))
+
+
+def _overridden(overrides: str | Iterable[str]) -> tuple[DictConfig, Collection[str] | None]:
+    """Return what the overrides make of conf/ or a saved run, and of a new run their keys."""
     parsed = [_parse(text) for text in _split(overrides)]
     chosen = [override for override in parsed if override.key in groups()]
     changed = [override for override in parsed if override.key not in groups()]
@@ -66,22 +89,13 @@ def compose(overrides: str | Iterable[str] = "") -> Config:
         _check_key(base, override.key)
         _set(base, override)
     is_new = not resumed or resumed[-1] is None
-    config = _built(base, {override.key for override in changed} if is_new else None)
-    try:
-        config.tracker.check_installed()
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return config if config.resume else _with_the_tokenizer_of_its_weights(config)
+    return base, {override.key for override in changed} if is_new else None
 
 
 def _built(base: DictConfig, given: Collection[str] | None) -> Config:
-    """Return the checked configuration; a wrong value is told under the key it was taken from.
-
-    A new run, of which keys are `given`, looks at data of one's own; others have done so.
-    """
+    """Return the checked configuration; a wrong value is told under the key it was taken from."""
     try:
-        values = _resolved(base)
-        return _checked_config(values if given is None else with_own_data(values, given))
+        return _checked_config(_completed(base, given))
     except ConfigError as error:
         for copy, source in copies(base).items():
             part, _, name = copy.rpartition(".")
@@ -91,19 +105,33 @@ def _built(base: DictConfig, given: Collection[str] | None) -> Config:
         raise
 
 
+def _completed(base: DictConfig, given: Collection[str] | None) -> Mapping[str, Any]:
+    """Return plain values; a new run looks at data of one's own, and others have done so."""
+    values = _resolved(base)
+    return values if given is None else with_own_data(values, given)
+
+
 def _checked_config(values: Mapping[str, Any]) -> Config:
     """Return the configuration of plain values; the strategy's are its method's own settings."""
+    fleet = build(FleetConfig, values["fleet"], "fleet")  # first: strategies copy its budgets
+    chosen = _strategy(values)
+    model = chosen.complete(build(ModelConfig, values["model"], "model"))
+    data = _dataset(values, chosen)
+    parts = {"fleet": fleet, "strategy": chosen, "model": model, "dataset": data}
+    return build(Config, {**values, **parts})
+
+
+def _strategy(values: Mapping[str, Any]) -> MethodSettings:
     given = dict(values.get("strategy") or {})
     try:
         settings = method(str(given.get("name"))).Settings
     except ValueError as error:
         raise ConfigError(f"strategy.name: {error}") from error
-    fleet = build(FleetConfig, values["fleet"], "fleet")  # first: strategies copy its budgets
-    chosen = build(settings, given, "strategy")
-    model = chosen.complete(build(ModelConfig, values["model"], "model"))
-    data = chosen.complete_data(build(DatasetSpec, values["dataset"], "dataset"))
-    parts = {"fleet": fleet, "strategy": chosen, "model": model, "dataset": data}
-    return build(Config, {**values, **parts})
+    return build(settings, given, "strategy")
+
+
+def _dataset(values: Mapping[str, Any], strategy: MethodSettings) -> DatasetSpec:
+    return strategy.complete_data(build(DatasetSpec, values["dataset"], "dataset"))
 
 
 def _with_the_tokenizer_of_its_weights(config: Config) -> Config:

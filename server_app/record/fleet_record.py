@@ -11,6 +11,7 @@ import platform
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import NotRequired, TypedDict
 
 import torch
 
+from data.natural import client_names
+from data.spec import DatasetSpec
 from protocol.code import code_hash
 from server_app.record.files import write_text
 from strategies.fleet.client_levels import budget_of
@@ -46,6 +49,7 @@ class ClientFacts(TypedDict):
     examples: int  # for training
     budget: float  # the share of the full model that it affords, by its own word or its tier's
     device: str
+    name: NotRequired[str]  # where the data says who it is
     levels: NotRequired[list[int]]  # where it may be assigned several
     attacks: NotRequired[bool]  # where it is one of the run's attackers
 
@@ -190,11 +194,21 @@ def _client(method: Method, client: Client) -> ClientFacts:
         "budget": budget_of(client, method.federation.fleet),
         "device": client.profile.device,
     }
+    if (name := _name(method.federation.dataset, client)) is not None:
+        facts["name"] = name
     if len(levels) > 1:
         facts["levels"] = levels
     if client.number in method.federation.attackers:
         facts["attacks"] = True
     return facts
+
+
+def _name(data: DatasetSpec, client: Client) -> str | None:
+    """Return the name that a client has in the data, where its part is one by nature."""
+    part, parts = client.profile.partition, client.profile.partitions
+    if not data.is_natural or part is None or parts is None:
+        return None
+    return client_names(replace(data, clients=parts))[part]
 
 
 def _parts(method: Method, sizes: Mapping[str, int]) -> list[PartFacts]:

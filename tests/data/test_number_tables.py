@@ -229,8 +229,8 @@ def test_arrays_of_rows_and_of_series_are_read(tmp_path: Path) -> None:
     assert by_row.columns == ("0", "1")
     assert everything(by_row)[1] == [[2], [3]]
     who = np.array(["a", "a", "a", "a", "b", "b", "b", "b"])
-    rows = np.arange(8)[:, None]
-    np.savez(tmp_path / "whose.npz", x=rows, y=np.array([0, 0, 1, 1, 0, 0, 1, 1]), who=who)
+    steps = np.arange(8)[:, None]
+    np.savez(tmp_path / "whose.npz", x=steps, y=np.array([0, 0, 1, 1, 0, 0, 1, 1]), who=who)
     by_window = spec_of(tmp_path / "whose.npz", window=2, column="who", test_column="who")
     assert everything(by_window) == [[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]
     assert len(global_test(by_window)) == 2

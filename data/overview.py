@@ -1,0 +1,111 @@
+"""What data is, to be shown before anything is trained on it, and how it is dealt out to clients.
+
+What is wrong with files of one's own is gathered, not raised: whoever looks wants to see all of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.broken import Broken, BrokenFilesError
+from data.clients import Split, client_rows, splits_of
+from data.listing import listed, own_files
+from data.look import Seen, look_at
+from data.natural import client_names, natural_clients
+from data.own_files import OwnFiles
+from data.own_source import TEST_SHARE, test_list
+from data.spec import DatasetSpec
+
+Counts = NDArray[np.int64]
+RUNNING_TEXT = "runs of words"
+"""What stands for the classes of a text that has none."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies in files of one's own, usable or not."""
+
+    files: OwnFiles
+    classes: Counter[str] = field(default_factory=Counter)
+    """How many training examples there are of each, before any is held out."""
+    seen: Seen | None = None
+    """What images are like."""
+    broken: tuple[Broken, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """How a partition deals training examples out."""
+
+    counts: Counts
+    """[clients, classes]."""
+    names: tuple[str, ...]
+    """Of the clients: their numbers, or as the data calls them."""
+    there: int
+    """How many clients the data has by nature; else as many as there are."""
+
+    def only_one_has(self) -> dict[int, int]:
+        """Return the classes that a single client has, and that client."""
+        holders = (self.counts > 0).sum(0)
+        return {
+            label: int(self.counts[:, label].argmax())
+            for label in np.flatnonzero(holders == 1).tolist()
+        }
+
+    def nobody_has(self) -> list[int]:
+        """Return the classes that no client has."""
+        missing: list[int] = np.flatnonzero(self.counts.sum(0) == 0).tolist()
+        return missing
+
+
+def found_in(spec: DatasetSpec) -> Found:
+    """Look at one's own files, and gather what is wrong with them."""
+    files = own_files(spec)
+    try:
+        train = listed(files, "train", spec)
+    except BrokenFilesError as error:
+        return Found(files, broken=error.broken)
+    if train is None:
+        return Found(files)
+    classes = Counter(label for label in train.labels if label is not None)
+    if spec.holds != "images":
+        return Found(files, classes, broken=tuple(train.broken))
+    seen = look_at(train)
+    return Found(files, classes, seen, tuple(dict.fromkeys([*train.broken, *seen.broken])))
+
+
+def test_part(spec: DatasetSpec) -> str:
+    """Say where the test examples of one's own data are from."""
+    if test_list(own_files(spec), spec) is not None:
+        return "of its own files"
+    share = TEST_SHARE if spec.test_share is None else spec.test_share
+    return f"held out: {share:g} of each class, drawn by test_seed {spec.test_seed or 0}"
+
+
+def class_counts(labels: Counts, spec: DatasetSpec) -> list[int]:
+    """Return how many examples there are of each class."""
+    counted: list[int] = np.bincount(labels, minlength=len(class_names(spec))).tolist()
+    return counted
+
+
+def class_names(spec: DatasetSpec) -> tuple[str, ...]:
+    """Return the names of the classes; those of a running text are its words, and not told."""
+    return spec.facts.classes or (RUNNING_TEXT,)
+
+
+def labels_of_split(split: Split, spec: DatasetSpec) -> Counts:
+    """Return the class of each example: all of a running text count as one."""
+    return split.labels if spec.facts.classes else np.zeros(len(split.labels), np.int64)
+
+
+def dealt(spec: DatasetSpec) -> Dealt:
+    """Return how many examples of each class each simulated client gets."""
+    labels = labels_of_split(splits_of(spec).train, spec)
+    counts = np.array([class_counts(labels[rows], spec) for rows in client_rows(spec)])
+    if not spec.is_natural:
+        return Dealt(counts, tuple(map(str, range(spec.clients))), spec.clients)
+    return Dealt(counts, client_names(spec), natural_clients(spec))

@@ -1,0 +1,106 @@
+"""Inputs to answer for, of runs on data of one's own: tables and archives, with or without labels.
+
+Their columns are those of the run, and their classes have the names that they have there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.broken import raise_if
+from data.catalog import DataError
+from data.formats import LABEL_COLUMNS, UNKNOWN, opened_npz
+from data.listing import Listed, image_column, list_series, list_series_archive
+from data.own_files import ARCHIVE_SUFFIX
+from data.own_source import labels_of, read_inputs_of
+from data.spec import DatasetSpec
+from data.tables import LABEL, TABLE_SUFFIXES, read_tables
+
+
+class OwnInputs(NamedTuple):
+    """Images, series or tokens, their labels (`UNKNOWN` without one), and what each is called."""
+
+    inputs: NDArray[Any]
+    labels: NDArray[np.int64]
+    names: tuple[str, ...]
+
+
+def read_own_inputs(path: Path, spec: DatasetSpec, labelled: bool) -> OwnInputs:
+    """Read the tables or the archives below a path, and if asked the labels that they have."""
+    suffixes = (*([] if spec.holds == "tokens" else [ARCHIVE_SUFFIX]), *TABLE_SUFFIXES)
+    files = [path] if path.is_file() else sorted(path.rglob("*"))
+    for suffix in suffixes:
+        chosen = [file for file in files if file.suffix.lower() == suffix]
+        if chosen:
+            parts = [_read(file, spec, labelled) for file in chosen]
+            inputs, labels, names = zip(*parts, strict=True)
+            return OwnInputs(_joined(inputs), np.concatenate(labels), sum(names, ()))
+    what = "images in folders or in" if spec.holds == "images" else "a table in"
+    raise DataError(f"nothing to read in {path}: expected {what} *{', *'.join(suffixes)}")
+
+
+def _read(file: Path, spec: DatasetSpec, labelled: bool) -> OwnInputs:
+    if spec.holds == "series":
+        found = _series(file, spec, labelled)
+    else:
+        found = _of_archive(file) if file.suffix == ARCHIVE_SUFFIX else _of_table(file, spec)
+    labels = np.full(len(found), UNKNOWN, np.int64)
+    if labelled and None not in found.labels:
+        labels = labels_of(found, spec.facts)
+    rows = range(len(found)) if found.starts is None else found.starts.tolist()
+    names = tuple(f"{file.name}:{row}" for row in rows)
+    return OwnInputs(read_inputs_of(found, spec), labels, names)
+
+
+def _of_archive(file: Path) -> Listed:
+    with opened_npz(file) as archive:
+        ending = next((end for end in ("", "_test") if f"x{end}" in archive), None)
+        if ending is None:
+            raise DataError(f"{file} holds {', '.join(archive.files)}: expected x, and maybe y")
+        images, labels = archive[f"x{ending}"], archive.get(f"y{ending}")
+    names = [None] * len(images) if labels is None else list(map(str, labels.reshape(-1).tolist()))
+    return Listed(images, names, lambda row: f"{file}, row {row}")
+
+
+def _of_table(file: Path, spec: DatasetSpec) -> Listed:
+    rows = read_tables([file], [spec.text] if spec.text is not None else [])
+    if spec.text is None:
+        inputs = rows.table.column(image_column(rows))
+    else:
+        inputs = rows.column(spec.text, "dataset.text").to_pylist()
+        missing = next((row for row, text in enumerate(inputs) if not isinstance(text, str)), None)
+        if missing is not None:
+            raise DataError(f"{rows.place(missing)}: no {spec.text}: expected a text")
+    columns = [spec.label] if spec.label is not None else LABEL_COLUMNS
+    label = next((name for name in columns if name in rows.table.column_names), None)
+    names = [None] * len(rows) if label is None else rows.labels(label)[0]
+    return Listed(inputs, names, rows.place)
+
+
+def _series(file: Path, spec: DatasetSpec, labelled: bool) -> Listed:
+    """List windows of numbers, each of one class where there are labels to look at."""
+    spec = replace(spec, test_column=None)
+    if file.suffix == ARCHIVE_SUFFIX:
+        found = _of_archive(file)
+        labels = found.labels if labelled else [None] * len(found)
+        found = list_series_archive(replace(found, labels=labels), spec)
+    else:
+        rows = read_tables([file])
+        has_labels = (spec.label or LABEL) in rows.table.column_names
+        found = list_series(rows, spec, None, labelled and has_labels)
+    raise_if(found.broken)
+    return found
+
+
+def _joined(parts: tuple[NDArray[Any], ...]) -> NDArray[Any]:
+    """Join arrays of images, or of tokens that are padded to other lengths."""
+    longest = max(part.shape[-1] for part in parts)
+    padded = [
+        np.pad(part, [(0, 0)] * (part.ndim - 1) + [(0, longest - part.shape[-1])]) for part in parts
+    ]
+    return np.concatenate(padded)

@@ -1,0 +1,247 @@
+"""`nestfl data`: what data is, what is wrong with it, and how a partition deals it out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from data.broken import Broken, BrokenFilesError
+from data.clients import splits_of
+from data.listing import guessed
+from data.overview import (
+    Dealt,
+    Found,
+    class_counts,
+    class_names,
+    dealt,
+    found_in,
+    labels_of_split,
+    test_part,
+)
+from data.spec import DatasetSpec
+from server_app.config.composing import ConfigError, compose_dataset, with_absolute_paths
+
+SHADES = " ░▒▓█"
+MOST_CLASSES, MOST_CLIENTS, MOST_BROKEN = 40, 40, 50
+"""That a terminal shows; --json and --plot have all."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What was seen of data, as far as it can be used."""
+
+    spec: DatasetSpec
+    """Complete, unless there is a problem."""
+    found: Found | None
+    """Of files of one's own."""
+    broken: tuple[Broken, ...] = ()
+    problem: str | None = None
+    """Why a run would not start."""
+    train: tuple[int, ...] = ()
+    test: tuple[int, ...] = ()
+    """How many examples there are of each class."""
+    test_part: str = ""
+    dealt: Dealt | None = None
+
+
+def look(arguments: Sequence[str]) -> Looked:
+    """Look at the data that a run with these overrides would take."""
+    overrides = with_absolute_paths(Path.cwd(), _overrides(arguments))
+    spec = compose_dataset(overrides, look=False)
+    found = found_in(spec) if spec.is_own else None
+    try:
+        spec = compose_dataset(overrides)
+        splits, parted = splits_of(spec), dealt(spec)
+    except ValueError as error:
+        cause = error if isinstance(error, BrokenFilesError) else error.__cause__
+        told = cause.broken if isinstance(cause, BrokenFilesError) else ()
+        seen = found.broken if found is not None else ()
+        return Looked(spec, found, tuple(dict.fromkeys([*seen, *told])), str(error))
+    train, test = (tuple(class_counts(labels_of_split(part, spec), spec)) for part in splits)
+    where = test_part(spec) if spec.is_own else ""
+    return Looked(spec, found, (), None, train, test, where, parted)
+
+
+def _overrides(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments as overrides: a path says what kind of data it is."""
+    settings = [text for text in arguments if re.match(r"[\w.+~]+=", text)]
+    paths = [text for text in arguments if text not in settings]
+    if not paths:
+        return settings
+    if len(paths) > 1:
+        raise ConfigError(f"{' and '.join(paths)}: expected one path, and settings as key=value")
+    chosen = [] if _chooses_data(settings) else [f"dataset={guessed(Path(paths[0]).expanduser())}"]
+    return [*chosen, f"dataset.path={paths[0]}", *settings]
+
+
+def _chooses_data(settings: Sequence[str]) -> bool:
+    return any(text.startswith(("dataset=", "experiment=")) for text in settings)
+
+
+# --- on the terminal -------------------------------------------------------------------------
+
+
+def show(looked: Looked, console: Console | None = None) -> None:
+    """Print what was seen, what is wrong with it, and a line for each client."""
+    console = console or Console()
+    for line in _facts(looked):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if looked.broken:
+        for broken in looked.broken[:MOST_BROKEN]:
+            console.print(f"  {broken}", highlight=False, markup=False, soft_wrap=True)
+        _say_more(console, len(looked.broken) - MOST_BROKEN, "broken files or rows")
+    if looked.problem is not None:
+        text = f"nestfl run would stop: {looked.problem}"
+        console.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
+    if looked.dealt is not None:
+        console.print(_class_table(looked))
+        _say_more(console, len(looked.train) - MOST_CLASSES, "classes")
+        _show_dealt(console, looked, looked.dealt)
+
+
+def _say_more(console: Console, more: int, what: str) -> None:
+    if more > 0:
+        console.print(f"  and {more} more {what}: --json has all", highlight=False)
+
+
+def _facts(looked: Looked) -> list[str]:
+    """Return what is known, a line each."""
+    spec, found = looked.spec, looked.found
+    lines = [f"{spec.name}: {spec.path or 'bundled, or published on Hugging Face'}"]
+    if found is not None and found.seen is not None:
+        sizes = ", ".join(
+            f"{width}x{height} ({count})"
+            for (width, height), count in found.seen.sizes.most_common(5)
+        )
+        more = len(found.seen.sizes) - 5
+        lines.append(f"pixels: {sizes}{f' and {more} other sizes' if more > 0 else ''}")
+        lines.append(f"grey: {found.seen.grey} of {found.seen.sizes.total()} images")
+    if looked.problem is None and spec.holds == "images":
+        size, channels = spec.input_shape["image_size"], spec.input_shape["in_channels"]
+        lines.append(f"taken as: {size}x{size} pixels, {'RGB' if channels == 3 else 'grey'}")
+    if spec.mean is not None and spec.std is not None:
+        lines.append(f"mean {list(spec.mean)}, deviation {list(spec.std)}")
+    if found is not None and looked.problem is not None and found.classes:
+        classes = ", ".join(f"{name} ({n})" for name, n in found.classes.most_common(MOST_CLASSES))
+        lines.append(f"classes: {classes}")
+    if found is not None and found.files.others:
+        kinds = ", ".join(f"{n} {suffix or 'without'}" for suffix, n in found.files.others.items())
+        lines.append(f"not read, by suffix: {kinds}")
+    if looked.broken:
+        lines.append(f"broken: {len(looked.broken)}")
+    return lines
+
+
+def _class_table(looked: Looked) -> Table:
+    spec = looked.spec
+    title = f"{len(looked.train)} classes" + (f"; test {looked.test_part}" * bool(looked.test_part))
+    table = Table("class", "train", "test", title=title, title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    rows = zip(class_names(spec), looked.train, looked.test, strict=True)
+    for name, train, test in list(rows)[:MOST_CLASSES]:
+        table.add_row(escape(name), str(train), str(test))
+    if len(looked.train) > 1:
+        table.add_row("all", str(sum(looked.train)), str(sum(looked.test)), style="bold")
+    return table
+
+
+def _show_dealt(console: Console, looked: Looked, parted: Dealt) -> None:
+    spec = looked.spec
+    of = f" of {parted.there}, drawn by the seed" if parted.there > len(parted.names) else ""
+    console.print(
+        f"partition {spec.partition}: {len(parted.names)} clients{of}, all their parts together "
+        f"(classes from left to right, as above; {SHADES[-1]} is most)",
+        highlight=False,
+    )
+    longest = max(map(len, parted.names[:MOST_CLIENTS]))
+    for name, counts in list(zip(parted.names, parted.counts, strict=True))[:MOST_CLIENTS]:
+        cells = "".join(_shade(n, int(parted.counts.max())) for n in counts[:MOST_CLASSES])
+        line = f"  {name:>{longest}} {counts.sum():>7}  {cells}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    _say_more(console, len(parted.names) - MOST_CLIENTS, "clients")
+    for line in notes(looked.spec, parted):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _shade(count: int, most: int) -> str:
+    steps = len(SHADES) - 1
+    return SHADES[0] if not count else SHADES[max(1, round(steps * count / most))]
+
+
+def notes(spec: DatasetSpec, parted: Dealt) -> list[str]:
+    """Say which classes one client alone has, and which nobody has."""
+    names, told = class_names(spec), []
+    alone = parted.only_one_has() if len(parted.names) > 1 else {}
+    if alone:
+        who = [f"{names[label]} ({parted.names[client]})" for label, client in alone.items()]
+        more = f" and {len(who) - MOST_CLASSES} more" if len(who) > MOST_CLASSES else ""
+        told.append(f"only one client has: {', '.join(who[:MOST_CLASSES])}{more}")
+    if nobody := parted.nobody_has():
+        told.append(f"no client has: {', '.join(names[label] for label in nobody)}")
+    return told
+
+
+# --- for programs, and as a picture ----------------------------------------------------------
+
+
+def as_json(looked: Looked) -> str:
+    spec, found = looked.spec, looked.found
+    told: dict[str, Any] = {
+        "dataset": spec.name,
+        "path": spec.path,
+        "holds": spec.holds,
+        "problem": looked.problem,
+        "broken": [str(broken) for broken in looked.broken],
+    }
+    if found is not None and found.seen is not None:
+        sizes = found.seen.sizes.most_common()
+        told["sizes"] = {f"{width}x{height}": count for (width, height), count in sizes}
+        told["grey"] = found.seen.grey
+    if looked.dealt is None:
+        told["classes"] = dict(found.classes) if found is not None else {}
+        return json.dumps(told, indent=2)
+    names = class_names(spec)
+    by_class = zip(names, looked.train, looked.test, strict=True)
+    told["classes"] = {name: {"train": train, "test": test} for name, train, test in by_class}
+    told |= {"input": spec.input_shape, "mean": spec.mean, "std": spec.std}
+    told["test"] = looked.test_part or None
+    told["partition"] = spec.partition
+    told["clients"] = {
+        client: dict(zip(names, counts.tolist(), strict=True))
+        for client, counts in zip(looked.dealt.names, looked.dealt.counts, strict=True)
+    }
+    alone = looked.dealt.only_one_has()
+    told["only_one_client"] = {names[k]: looked.dealt.names[who] for k, who in alone.items()}
+    return json.dumps(told, indent=2)
+
+
+def draw(looked: Looked, path: Path) -> None:
+    """Draw how many examples of each class each client has."""
+    if looked.dealt is None:
+        raise ConfigError(f"nothing to draw: {looked.problem}")
+    from matplotlib.figure import Figure
+
+    parted, names = looked.dealt, class_names(looked.spec)
+    width = min(16.0, 3 + 0.3 * len(parted.names))
+    figure = Figure(figsize=(width, min(12.0, 2 + 0.25 * len(names))), layout="constrained")
+    axes = figure.add_subplot()
+    shown = axes.imshow(parted.counts.T, aspect="auto", cmap="viridis", interpolation="nearest")
+    if len(names) <= MOST_CLASSES:
+        axes.set_yticks(range(len(names)), names)
+    if len(parted.names) <= MOST_CLIENTS:
+        axes.set_xticks(range(len(parted.names)), parted.names, rotation=90)
+    axes.set(xlabel="client", ylabel="class", title=f"partition {looked.spec.partition}")
+    figure.colorbar(shown, label="examples")
+    try:
+        figure.savefig(path, dpi=150)
+    except ValueError as error:  # names the formats that there are
+        raise ConfigError(f"cannot draw to {path}: {error}") from None
