@@ -45,6 +45,8 @@ class Listed:
     """The names of columns of numbers."""
     starts: NDArray[np.int64] | None = None
     """The first row of each window of numbers."""
+    left_out: int = 0
+    """Rows of numbers that are in no window."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -63,10 +65,19 @@ def own_files(spec: DatasetSpec, path: str | None = None) -> OwnFiles:
 def guessed(path: Path) -> str:
     """Return what a path holds: `folder` if it has images, else `table`."""
     found = images_or_tables(path)
-    if found.kind != "tables":
+    if found.kind == "images" or (found.kind == "archive" and _has_bytes(found.train[0])):
         return FOLDER
+    if found.kind == "archive":
+        return TABLE
     columns = columns_of(found.train[0])
     return FOLDER if any(name in IMAGE_COLUMNS for name in columns) else TABLE
+
+
+def _has_bytes(file: Path) -> bool:
+    """Return whether the first array of an archive may be images: others are of larger numbers."""
+    with opened_npz(file) as archive:
+        name = next((name for name in ("x", "x_train") if name in archive), None)
+        return name is None or archive[name].dtype == np.uint8
 
 
 def listed(files: OwnFiles, purpose: Purpose, spec: DatasetSpec) -> Listed | None:
@@ -267,6 +278,7 @@ def _in_windows(found: Listed, keys: Sequence[NDArray[Any]], spec: DatasetSpec) 
         groups=at_starts(found.groups),
         place=lambda number: found.place(int(starts[number])),
         starts=starts,
+        left_out=len(found) - window * len(starts),
     )
 
 
