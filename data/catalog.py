@@ -117,6 +117,19 @@ class LanguageFacts(DatasetFacts):
     """The size of the vocabulary, by the name of what makes words of a line (`data/words.py`)."""
 
 
+@dataclass(frozen=True)
+class SeriesFacts(DatasetFacts):
+    """A table of numbers, some of whose rows, one after the other, are an example."""
+
+    columns: tuple[str, ...]
+    """The channels of a series, in this order."""
+    length: int
+    """The rows of an example."""
+    mean: tuple[float, ...]
+    """Of each column, over the training examples."""
+    std: tuple[float, ...]
+
+
 def _folded(class_name: str) -> str:
     return "".join(letter for letter in class_name.lower() if letter.isalnum())
 

@@ -1,4 +1,4 @@
-"""The inputs to answer for, with or without labels: images in any form, or tables of texts."""
+"""The inputs to answer for, with or without labels: images in any form, or tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from data.formats import (
 )
 from data.images import ImageData
 from data.own_inputs import read_own_inputs
-from data.spec import DatasetSpec, image_facts, text_facts
+from data.series import SeriesData, SeriesSplit
+from data.spec import DatasetSpec, image_facts, series_facts, text_facts
 from data.text_formats import Labelled, Texts, read_text_file
 from data.texts import TextData, TextSplit
 from data.tokens import encode
@@ -35,7 +36,7 @@ from data.tokens import encode
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Images or texts, and what each is called where they came from."""
+    """Images, series or texts, and what each is called where they came from."""
 
     data: Examples
     names: tuple[str, ...]
@@ -78,6 +79,8 @@ def _read_own(path: Path, spec: DatasetSpec, labelled: bool) -> Inputs:
     inputs, labels, names = read_own_inputs(path, spec, labelled)
     if spec.holds == "images":
         return Inputs(ImageData.of(ImageSplit(inputs, labels), image_facts(spec)), names)
+    if spec.holds == "series":
+        return Inputs(SeriesData.of(SeriesSplit(inputs, labels), series_facts(spec)), names)
     return Inputs(TextData.of(TextSplit(inputs, labels), text_facts(spec)), names)
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from data.broken import Broken
 from data.catalog import DataError
 from data.formats import IMAGE_COLUMNS, LABEL_COLUMNS, first_column, opened_npz, reading
-from data.own_files import OwnFiles, image_files, images_or_tables, table_files
+from data.numbers import checked_array, number_columns, read_numbers
+from data.own_files import OwnFiles, image_files, images_or_tables, number_files, table_files
 from data.spec import FOLDER, TABLE, DatasetSpec
 from data.tables import LABEL, Rows, columns_of, read_tables
+from data.windows import window_starts, windows
 
 Purpose = Literal["train", "test", "validation"]
 
@@ -22,7 +27,8 @@ class Listed:
     """Examples as files hold them, row by row."""
 
     inputs: Any
-    """Files of images, a column of encoded ones or an array of them; or texts."""
+    """Files of images, a column of encoded ones or an array of them; texts; or numbers, of tables
+    [n, columns, length]."""
     labels: Sequence[str | None]
     """The names of their classes; None where it is not published, or is broken."""
     place: Callable[[int], str]
@@ -33,6 +39,14 @@ class Listed:
     """The name of the client that each is of, where files tell it."""
     broken: Sequence[Broken] = ()
     """Rows of which files do not tell what they should."""
+    groups: Sequence[str] | None = None
+    """What is held out for the test together with others of the same name, if that is asked for."""
+    columns: tuple[str, ...] = ()
+    """The names of columns of numbers."""
+    starts: NDArray[np.int64] | None = None
+    """The first row of each window of numbers."""
+    left_out: int = 0
+    """Rows of numbers that are in no window."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -44,16 +58,26 @@ def own_files(spec: DatasetSpec, path: str | None = None) -> OwnFiles:
     if chosen is None:
         raise DataError(f"path is null: expected dataset.path, where the files of {spec.name} are")
     place = Path(chosen).expanduser().resolve()
-    return image_files(place) if spec.holds == "images" else table_files(place)
+    find = {"images": image_files, "series": number_files, "tokens": table_files}[spec.holds]
+    return find(place)
 
 
 def guessed(path: Path) -> str:
     """Return what a path holds: `folder` if it has images, else `table`."""
     found = images_or_tables(path)
-    if found.kind != "tables":
+    if found.kind == "images" or (found.kind == "archive" and _has_bytes(found.train[0])):
         return FOLDER
+    if found.kind == "archive":
+        return TABLE
     columns = columns_of(found.train[0])
     return FOLDER if any(name in IMAGE_COLUMNS for name in columns) else TABLE
+
+
+def _has_bytes(file: Path) -> bool:
+    """Return whether the first array of an archive may be images: others are of larger numbers."""
+    with opened_npz(file) as archive:
+        name = next((name for name in ("x", "x_train") if name in archive), None)
+        return name is None or archive[name].dtype == np.uint8
 
 
 def listed(files: OwnFiles, purpose: Purpose, spec: DatasetSpec) -> Listed | None:
@@ -63,14 +87,19 @@ def listed(files: OwnFiles, purpose: Purpose, spec: DatasetSpec) -> Listed | Non
     """
     chosen: Sequence[Path] = getattr(files, purpose)
     column = spec.column if purpose == "train" else None
+    if purpose != "train":
+        spec = replace(spec, test_column=None)
     if files.kind == "archive":
-        return _archive(files, purpose, column)
+        found = _archive(files, purpose, column, spec.test_column)
+        return list_series_archive(found, spec) if found and spec.holds == "series" else found
     if not chosen:
         return None
     if files.kind == "images":
         return _images(files, chosen, column) if purpose == "train" else _images_to_test(chosen)
     if spec.holds == "images":
         return _image_rows(read_tables(chosen), spec, column)
+    if spec.holds == "series":
+        return list_series(read_tables(chosen), spec, column)
     texts = [spec.text] if spec.text is not None else []
     return _texts(read_tables(chosen, texts), spec, column)
 
@@ -109,7 +138,9 @@ def _images_to_test(chosen: Sequence[Path]) -> Listed:
     return Listed(chosen, [file.parent.name for file in chosen], lambda row: str(chosen[row]))
 
 
-def _archive(files: OwnFiles, purpose: Purpose, column: str | None) -> Listed | None:
+def _archive(
+    files: OwnFiles, purpose: Purpose, column: str | None, group: str | None
+) -> Listed | None:
     """List the arrays of an archive: x and y, or x_train and so on, maybe with one of clients."""
     own: Sequence[Path] = getattr(files, purpose)
     chosen = own or files.train
@@ -127,23 +158,26 @@ def _archive(files: OwnFiles, purpose: Purpose, column: str | None) -> Listed | 
             )
         images, labels = archive[f"x{ending}"], archive[f"y{ending}"].reshape(-1)
         if len(images) != len(labels):
-            raise DataError(f"{len(images)} images and {len(labels)} labels: expected one each")
+            raise DataError(f"{len(images)} examples and {len(labels)} labels: expected one each")
         if labels.dtype.kind not in "iubU":
             raise DataError(f"labels of type {labels.dtype}: expected whole numbers or texts")
         names = [str(label).strip() for label in labels.tolist()]
-        owners = None if column is None else _archive_owners(archive, column, ending, len(names))
-    return Listed(images, names, lambda row: f"{file}, row {row}", owners=owners)
+        told = (archive, ending, len(names))
+        owners = None if column is None else _archive_names(*told, column, "dataset.column")
+        groups = None if group is None else _archive_names(*told, group, "dataset.test_column")
+    place = f"{file}, row {{}}".format
+    return Listed(images, names, place, owners=owners, groups=groups)
 
 
-def _archive_owners(archive: Any, column: str, ending: str, count: int) -> list[str]:
+def _archive_names(archive: Any, ending: str, count: int, column: str, setting: str) -> list[str]:
     name = next((each for each in (column, f"{column}{ending}") if each in archive), None)
     if name is None:
         raise DataError(
-            f"no array {column!r} (dataset.column); the arrays are: {', '.join(archive.files)}"
+            f"no array {column!r} ({setting}); the arrays are: {', '.join(archive.files)}"
         )
     found = [str(each) for each in archive[name].reshape(-1).tolist()]
     if len(found) != count:
-        raise DataError(f"{name} has {len(found)} entries for {count} images: expected one each")
+        raise DataError(f"{name} has {len(found)} entries for {count} examples: expected one each")
     return found
 
 
@@ -172,7 +206,7 @@ def label_column(rows: Rows, spec: DatasetSpec) -> str:
 def _image_rows(rows: Rows, spec: DatasetSpec, column: str | None) -> Listed:
     label = label_column(rows, spec)
     images = rows.table.column(image_column(rows))
-    return _of_rows(rows, images, label, column, [])
+    return _of_rows(rows, images, label, column, [], spec)
 
 
 def _texts(rows: Rows, spec: DatasetSpec, column: str | None) -> Listed:
@@ -187,25 +221,100 @@ def _texts(rows: Rows, spec: DatasetSpec, column: str | None) -> Listed:
         for row, text in enumerate(texts)
         if not isinstance(text, str)
     ]
-    return _of_rows(rows, texts, label_column(rows, spec), column, broken)
+    return _of_rows(rows, texts, label_column(rows, spec), column, broken, spec)
+
+
+def list_series(rows: Rows, spec: DatasetSpec, column: str | None, labelled: bool = True) -> Listed:
+    """List windows of a table of numbers, each of one class, one file and one owner."""
+    label = label_column(rows, spec) if labelled else None
+    besides = [name for name in (label, spec.label, spec.column, spec.test_column) if name]
+    names = spec.columns or number_columns(rows, besides)
+    numbers, broken = read_numbers(rows, names)
+    found = Listed(numbers, [None] * len(rows), rows.place, broken=broken)
+    if label is not None:
+        found = _of_rows(rows, numbers, label, column, broken, spec)
+    apart = [name for name in (spec.column, spec.test_column) if name in rows.table.column_names]
+    keys = [np.array(rows.table.column(name).to_pylist(), str) for name in apart if name]
+    files = np.repeat(np.arange(len(rows.counts)), rows.counts)
+    return replace(_in_windows(found, [files, *keys], spec), columns=names)
+
+
+def list_series_archive(found: Listed, spec: DatasetSpec) -> Listed:
+    """List the series of an archive: as they are, or windows of its rows."""
+    file = found.place(0).rpartition(", row")[0] if len(found) else ""
+    numbers, broken = checked_array(found.inputs, file)
+    names = tuple(str(number) for number in range(numbers.shape[-1]))
+    found = replace(found, inputs=numbers, broken=[*found.broken, *broken], columns=names)
+    if numbers.ndim == 2:
+        keys = [np.array(each) for each in (found.owners, found.groups) if each is not None]
+        return _in_windows(found, keys, spec)
+    if spec.window is not None:
+        raise DataError(
+            f"{file}: x is of shape {numbers.shape}, series already: expected window null, not "
+            f"{spec.window}"
+        )
+    return replace(found, inputs=np.ascontiguousarray(numbers.transpose(0, 2, 1)))
+
+
+def _in_windows(found: Listed, keys: Sequence[NDArray[Any]], spec: DatasetSpec) -> Listed:
+    """Return the windows of rows, which do not cross a change of class or of another key."""
+    window = spec.window or 1
+    labels = np.array([str(label) for label in found.labels])
+    starts = window_starts(len(found), window, [*keys, labels])
+    if len(found) and not len(starts):
+        raise DataError(
+            f"window is {window}, but no {window} rows from {found.place(0)} on are of one class "
+            "and one owner: expected fewer"
+        )
+
+    def at_starts(each: Sequence[Any] | None) -> Any:
+        return None if each is None else [each[row] for row in starts.tolist()]
+
+    return replace(
+        found,
+        inputs=windows(found.inputs, starts, window),
+        labels=at_starts(found.labels),
+        owners=at_starts(found.owners),
+        groups=at_starts(found.groups),
+        place=lambda number: found.place(int(starts[number])),
+        starts=starts,
+        left_out=len(found) - window * len(starts),
+    )
 
 
 def _of_rows(
-    rows: Rows, inputs: Any, label: str, column: str | None, broken: list[Broken]
+    rows: Rows,
+    inputs: Any,
+    label: str,
+    column: str | None,
+    broken: list[Broken],
+    spec: DatasetSpec,
 ) -> Listed:
     """Return the rows of a table with their classes, and the clients that a column names."""
     labels, without_label = rows.labels(label)
-    owners = None if column is None else rows.column(column, "dataset.column").to_pylist()
-    without_owner = [
-        Broken(rows.place(row), f": no {column}: expected the name of a client")
-        for row, owner in enumerate(owners or ())
-        if owner is None or owner == ""
-    ]
+    owners, without_owner = _named_by(rows, column, "dataset.column")
+    groups, without_group = _named_by(rows, spec.test_column, "dataset.test_column")
     return Listed(
         inputs,
         labels,
         rows.place,
         rows.class_names(label),
-        None if owners is None else [str(owner) for owner in owners],
-        [*broken, *without_label, *without_owner],
+        owners,
+        [*broken, *without_label, *without_owner, *without_group],
+        groups,
     )
+
+
+def _named_by(
+    rows: Rows, column: str | None, setting: str
+) -> tuple[list[str] | None, list[Broken]]:
+    """Return the names in a column, if one is asked for, and the rows that have none."""
+    if column is None:
+        return None, []
+    names = rows.column(column, setting).to_pylist()
+    without = [
+        Broken(rows.place(row), f": no {column}: expected a name ({setting})")
+        for row, name in enumerate(names)
+        if name is None or name == ""
+    ]
+    return [str(name) for name in names], without

@@ -59,8 +59,14 @@ def completed(spec: DatasetSpec) -> DatasetSpec:
     classes = tuple(found["classes"].tolist())
     if spec.holds == "tokens":
         return replace(spec, classes=classes, label=spec.label or LABEL)
-    size, channels = found["shape"].tolist()
-    known = replace(spec, classes=classes, image_size=size, channels=channels)
+    if spec.holds == "series":
+        columns, length = tuple(found["columns"].tolist()), int(found["length"])
+        known = replace(
+            spec, classes=classes, label=spec.label or LABEL, columns=columns, length=length
+        )
+    else:
+        size, channels = found["shape"].tolist()
+        known = replace(spec, classes=classes, image_size=size, channels=channels)
     key = (replace(reading_of(known), path=None), files.fingerprint())
     measured = cached_arrays("mean", key, lambda: _measure(known))
     mean, std = (tuple(measured[name].tolist()) for name in ("mean", "std"))
@@ -70,6 +76,9 @@ def completed(spec: DatasetSpec) -> DatasetSpec:
 def _look(files: OwnFiles, spec: DatasetSpec) -> Arrays:
     train = training_list(files, spec)
     found = {"classes": np.array(classes_of(train, spec))}
+    if spec.holds == "series":
+        length = np.array(train.inputs.shape[2])
+        return found | {"columns": np.array(train.columns), "length": length}
     if spec.holds != "images":
         return found
     return found | {"shape": np.array(_shape(train, spec))}
@@ -134,7 +143,8 @@ def look_at(images: Listed) -> Seen:
 
 
 def _measure(spec: DatasetSpec) -> Arrays:
-    mean, std = mean_and_deviation(own_arrays(spec)["train"])
+    measure = of_columns if spec.holds == "series" else mean_and_deviation
+    mean, std = measure(own_arrays(spec)["train"])
     return {"mean": mean, "std": std}
 
 
@@ -155,3 +165,20 @@ def mean_and_deviation(
     variance = (counts * (values - mean[:, None]) ** 2).sum(1) / total
     std = np.where(variance > 0, np.sqrt(variance), 1.0)
     return mean.round(DIGITS), np.maximum(std.round(DIGITS), 10**-DIGITS)
+
+
+def of_columns(
+    series: NDArray[np.float32],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the mean and the deviation of each channel of [n, channels, length].
+
+    A channel of one value has the deviation 1.
+    """
+    mean, std = series.mean((0, 2), dtype=np.float64), series.std((0, 2), dtype=np.float64)
+    constant = series.max((0, 2)) == series.min((0, 2))
+    return _significant(mean), np.where(constant, 1.0, _significant(std))
+
+
+def _significant(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return numbers of as many digits as are worth keeping."""
+    return np.array([float(f"{number:.9g}") for number in numbers])

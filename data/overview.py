@@ -35,6 +35,8 @@ class Found:
     seen: Seen | None = None
     """What images are like."""
     broken: tuple[Broken, ...] = ()
+    left_out: int = 0
+    """Rows of numbers that are in no window."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def found_in(spec: DatasetSpec) -> Found:
         return Found(files)
     classes = Counter(label for label in train.labels if label is not None)
     if spec.holds != "images":
-        return Found(files, classes, broken=tuple(train.broken))
+        return Found(files, classes, left_out=train.left_out, broken=tuple(train.broken))
     seen = look_at(train)
     return Found(files, classes, seen, tuple(dict.fromkeys([*train.broken, *seen.broken])))
 
@@ -83,7 +85,8 @@ def test_part(spec: DatasetSpec) -> str:
     if test_list(own_files(spec), spec) is not None:
         return "of its own files"
     share = TEST_SHARE if spec.test_share is None else spec.test_share
-    return f"held out: {share:g} of each class, drawn by test_seed {spec.test_seed or 0}"
+    what = "each class" if spec.test_column is None else f"all that {spec.test_column} tells apart"
+    return f"held out: {share:g} of {what}, drawn by test_seed {spec.test_seed or 0}"
 
 
 def class_counts(labels: Counts, spec: DatasetSpec) -> list[int]:

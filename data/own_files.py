@@ -80,6 +80,11 @@ def table_files(path: Path) -> OwnFiles:
     return found
 
 
+def number_files(path: Path) -> OwnFiles:
+    """Find the files of a table of numbers: archives of arrays, or tables."""
+    return _found(path, _archives) or table_files(path)
+
+
 def _found(path: Path, *layouts: Callable[[Path], OwnFiles | None]) -> OwnFiles | None:
     """Return the files of the first layout that there is."""
     if not path.exists():

@@ -5,23 +5,25 @@ Their columns are those of the run, and their classes have the names that they h
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.broken import raise_if
 from data.catalog import DataError
 from data.formats import LABEL_COLUMNS, UNKNOWN, opened_npz
-from data.listing import Listed, image_column
+from data.listing import Listed, image_column, list_series, list_series_archive
 from data.own_files import ARCHIVE_SUFFIX
 from data.own_source import labels_of, read_inputs_of
 from data.spec import DatasetSpec
-from data.tables import TABLE_SUFFIXES, read_tables
+from data.tables import LABEL, TABLE_SUFFIXES, read_tables
 
 
 class OwnInputs(NamedTuple):
-    """Images or tokens, their labels (`UNKNOWN` without one), and what each is called."""
+    """Images, series or tokens, their labels (`UNKNOWN` without one), and what each is called."""
 
     inputs: NDArray[Any]
     labels: NDArray[np.int64]
@@ -30,7 +32,7 @@ class OwnInputs(NamedTuple):
 
 def read_own_inputs(path: Path, spec: DatasetSpec, labelled: bool) -> OwnInputs:
     """Read the tables or the archives below a path, and if asked the labels that they have."""
-    suffixes = (*([ARCHIVE_SUFFIX] if spec.holds == "images" else []), *TABLE_SUFFIXES)
+    suffixes = (*([] if spec.holds == "tokens" else [ARCHIVE_SUFFIX]), *TABLE_SUFFIXES)
     files = [path] if path.is_file() else sorted(path.rglob("*"))
     for suffix in suffixes:
         chosen = [file for file in files if file.suffix.lower() == suffix]
@@ -43,11 +45,15 @@ def read_own_inputs(path: Path, spec: DatasetSpec, labelled: bool) -> OwnInputs:
 
 
 def _read(file: Path, spec: DatasetSpec, labelled: bool) -> OwnInputs:
-    found = _of_archive(file) if file.suffix == ARCHIVE_SUFFIX else _of_table(file, spec)
+    if spec.holds == "series":
+        found = _series(file, spec, labelled)
+    else:
+        found = _of_archive(file) if file.suffix == ARCHIVE_SUFFIX else _of_table(file, spec)
     labels = np.full(len(found), UNKNOWN, np.int64)
     if labelled and None not in found.labels:
         labels = labels_of(found, spec.facts)
-    names = tuple(f"{file.name}:{row}" for row in range(len(found)))
+    rows = range(len(found)) if found.starts is None else found.starts.tolist()
+    names = tuple(f"{file.name}:{row}" for row in rows)
     return OwnInputs(read_inputs_of(found, spec), labels, names)
 
 
@@ -74,6 +80,21 @@ def _of_table(file: Path, spec: DatasetSpec) -> Listed:
     label = next((name for name in columns if name in rows.table.column_names), None)
     names = [None] * len(rows) if label is None else rows.labels(label)[0]
     return Listed(inputs, names, rows.place)
+
+
+def _series(file: Path, spec: DatasetSpec, labelled: bool) -> Listed:
+    """List windows of numbers, each of one class where there are labels to look at."""
+    spec = replace(spec, test_column=None)
+    if file.suffix == ARCHIVE_SUFFIX:
+        found = _of_archive(file)
+        labels = found.labels if labelled else [None] * len(found)
+        found = list_series_archive(replace(found, labels=labels), spec)
+    else:
+        rows = read_tables([file])
+        has_labels = (spec.label or LABEL) in rows.table.column_names
+        found = list_series(rows, spec, None, labelled and has_labels)
+    raise_if(found.broken)
+    return found
 
 
 def _joined(parts: tuple[NDArray[Any], ...]) -> NDArray[Any]:

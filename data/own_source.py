@@ -17,11 +17,19 @@ from numpy.typing import NDArray
 
 from data.broken import Broken, raise_if
 from data.cache import Arrays, cache_dir, cached_arrays
-from data.catalog import DataError, DatasetFacts, ImageFacts, PartitionError, UnknownClassError
+from data.catalog import (
+    DataError,
+    DatasetFacts,
+    ImageFacts,
+    PartitionError,
+    SeriesFacts,
+    UnknownClassError,
+)
 from data.formats import ImageSplit, ImageSplits, decode_images, encoded_images
 from data.listing import Listed, Purpose, listed, own_files
 from data.own_files import OwnFiles
 from data.resize import channels_first_of_any, fitted_array
+from data.series import SeriesSplit, SeriesSplits
 from data.spec import DatasetSpec
 from data.texts import TextSplit, TextSplits
 from data.tokens import encode, fingerprint
@@ -57,6 +65,21 @@ def own_texts(spec: DatasetSpec) -> TextSplits:
     )
 
 
+def own_series(spec: DatasetSpec) -> SeriesSplits:
+    """Return the series to train and to test on."""
+    arrays = own_arrays(spec)
+    return SeriesSplits(
+        SeriesSplit(arrays["train"], arrays["train-labels"]),
+        SeriesSplit(arrays["test"], arrays["test-labels"]),
+    )
+
+
+def device_series(spec: DatasetSpec, path: str) -> SeriesSplit:
+    """Return all training series in a device's own files; no global test set is held out here."""
+    arrays = device_arrays(spec, path)
+    return SeriesSplit(arrays["inputs"], arrays["labels"])
+
+
 def own_owners(spec: DatasetSpec) -> Owners:
     """Return the clients of a natural partition."""
     arrays = own_arrays(spec)
@@ -75,13 +98,13 @@ def own_arrays(spec: DatasetSpec) -> Arrays:
 
 def device_arrays(spec: DatasetSpec, path: str) -> Arrays:
     """Return all training examples in a device's own files: `inputs` and `labels`."""
-    plain = replace(reading_of(spec), path=path, column=None)
+    plain = replace(reading_of(spec), path=path, column=None, test_column=None)
     return _device_arrays(plain, cache_dir())
 
 
 def reading_of(spec: DatasetSpec) -> DatasetSpec:
     """Return the spec as far as what is read depends on it: pixels are normalised later."""
-    channels = spec.channels or 0
+    channels = len(spec.columns or ()) if spec.holds == "series" else spec.channels or 0
     return replace(spec.undealt(), mean=(0.0,) * channels, std=(1.0,) * channels)
 
 
@@ -110,8 +133,12 @@ def _read(files: OwnFiles, spec: DatasetSpec) -> Arrays:
     labels, inputs = labels_of(train, spec.facts), read_inputs_of(train, spec)
     to_train: Any = slice(None)
     if test is None:
-        to_train, to_test = held_out_of_each(labels, spec)
+        to_train, to_test = _held_out(train, labels, spec)
         held_out = {"test": inputs[to_test], "test-labels": labels[to_test]}
+    elif spec.test_column is not None:
+        raise DataError(
+            f"test_column is {spec.test_column}, but there are files for the test: expected null"
+        )
     else:
         held_out = {"test": read_inputs_of(test, spec), "test-labels": labels_of(test, spec.facts)}
     return {
@@ -120,6 +147,19 @@ def _read(files: OwnFiles, spec: DatasetSpec) -> Arrays:
         **held_out,
         **_owners(train.owners, to_train),
     }
+
+
+def _held_out(
+    train: Listed, labels: NDArray[np.int64], spec: DatasetSpec
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    if spec.test_column is None:
+        return held_out_of_each(labels, spec)
+    if train.groups is None:
+        raise DataError(
+            f"test_column is {spec.test_column}, but folders of images have no columns: expected "
+            "null"
+        )
+    return held_out_groups(train.groups, labels, spec)
 
 
 def _owners(owners: Sequence[str] | None, kept: Any) -> Arrays:
@@ -174,8 +214,10 @@ def labels_of(examples: Listed, facts: DatasetFacts) -> NDArray[np.int64]:
 
 
 def read_inputs_of(examples: Listed, spec: DatasetSpec) -> NDArray[Any]:
-    """Decode images to [n, channels, height, width], or make tokens of texts."""
+    """Decode images to [n, channels, height, width], make tokens of texts, or check series."""
     facts, inputs = spec.facts, examples.inputs
+    if isinstance(facts, SeriesFacts):
+        return _checked_series(examples, facts)
     if not isinstance(facts, ImageFacts):
         return encode(inputs, spec.tokenizer, spec.max_tokens)
     if isinstance(inputs, np.ndarray):
@@ -184,6 +226,42 @@ def read_inputs_of(examples: Listed, spec: DatasetSpec) -> NDArray[Any]:
     encoded = encoded_images(inputs, examples.place) if is_column else inputs
     images = decode_images(encoded, len(examples), facts, examples.place)
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+
+def _checked_series(examples: Listed, facts: SeriesFacts) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = examples.inputs
+    expected = (len(facts.columns), facts.length)
+    if found.shape[1:] != expected:
+        raise DataError(
+            f"{examples.place(0)}: series of {found.shape[1]} columns and {found.shape[2]} steps: "
+            f"expected {expected[0]} ({', '.join(facts.columns)}) and {expected[1]}"
+        )
+    return found
+
+
+def held_out_groups(
+    groups: Sequence[str], labels: NDArray[np.int64], spec: DatasetSpec
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows to train and to test on: all of some groups are to test on."""
+    names, of_rows = np.unique(np.array(groups), return_inverse=True)
+    if len(names) < 2:
+        raise DataError(
+            f"{spec.test_column} is {str(names[0])!r} everywhere: expected at least 2 groups, of "
+            "which one is held out (dataset.test_column)"
+        )
+    share = TEST_SHARE if spec.test_share is None else spec.test_share
+    held = np.random.default_rng(spec.test_seed or 0).permutation(len(names))
+    held = held[: min(max(1, round(share * len(names))), len(names) - 1)]
+    is_test = np.isin(of_rows, held)
+    left = set(labels[~is_test].tolist())
+    for label, name in enumerate(spec.facts.classes):
+        if label not in left:
+            raise DataError(
+                f"class {name!r} is only in what is held out for the test ({spec.test_column} "
+                f"{', '.join(names[np.sort(held)])}): choose another dataset.test_seed or "
+                "dataset.test_column"
+            )
+    return np.flatnonzero(~is_test), np.flatnonzero(is_test)
 
 
 def held_out_of_each(

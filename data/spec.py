@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
 
-from data.catalog import CATALOG, DataError, ImageFacts, LanguageFacts, TextFacts
+from data.catalog import CATALOG, DataError, ImageFacts, LanguageFacts, SeriesFacts, TextFacts
 
 FOLDER, TABLE = "folder", "table"
 OWN_DATA = (FOLDER, TABLE)
@@ -94,19 +94,28 @@ class DatasetSpec:
     """The share of each class that nobody trains on, where no files are for tests; None: 0.2."""
     test_seed: int | None = None
     """Draws that share: it is the same whatever the run's seed is. None: 0."""
+    test_column: str | None = None
+    """The column of a table by which whole groups are held out for the test, such as all of a
+    person's rows, rather than a share of each class."""
     image_size: int | None = None
     """Images are scaled until their short side has so many pixels, and cut to a square."""
     channels: int | None = None
     """1 makes images grey, 3 makes them coloured."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    """Of each channel, from 0 to 1, over the training images."""
+    """Of each channel, from 0 to 1, over the training images; or of each column of numbers."""
     crop_padding: int | None = None
     """Images are cropped at random from themselves padded by this much; None: an eighth."""
     flip: bool | None = None
     """Whether half of the images are mirrored in training; None: they are."""
     text: str | None = None
-    """The column of a table that holds the texts."""
+    """The column of a table that holds the texts; None is a table of numbers."""
+    columns: tuple[str, ...] | None = None
+    """The columns of numbers that a network reads, in this order; None: all there are."""
+    window: int | None = None
+    """The rows, one after the other, that are an example; None: each row is one."""
+    length: int | None = None
+    """The steps of a series: those of the window, or of the arrays of an archive."""
 
     def __post_init__(self) -> None:
         _check_choice("data set", self.name, DATA_SETS)
@@ -173,6 +182,47 @@ class DatasetSpec:
         if self.test_seed is not None and self.test_seed < 0:
             raise DataError(f"test_seed is {self.test_seed}: expected 0 or more")
         self._check_images()
+        self._check_series()
+        self._check_normal()
+
+    def _check_series(self) -> None:
+        """Raise for what is wrong of a table of numbers, or is given for other data."""
+        for name in ("columns", "window", "length"):
+            if getattr(self, name) is not None and self.is_own and self.holds != "series":
+                raise DataError(
+                    f"{name} is {getattr(self, name)}, which is for tables of numbers, but this is "
+                    f"data of {'texts' if self.text else 'images'}: expected null"
+                )
+        for name in ("window", "length"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise DataError(f"{name} is {getattr(self, name)}: expected at least 1")
+        if self.columns is not None and not 1 <= len(set(self.columns)) == len(self.columns):
+            raise DataError(
+                f"columns are {', '.join(self.columns)}: expected at least 1, each of them once"
+            )
+        if self.label is not None and self.label in (self.columns or ()):
+            raise DataError(
+                f"{self.label!r} is among columns, but is the label, which is to be told from them"
+            )
+
+    def _check_normal(self) -> None:
+        """Raise for means and deviations that are none of this data's."""
+        is_images = self.name == FOLDER
+        channels = self.channels if is_images else self.columns and len(self.columns)
+        for name, numbers in {"mean": self.mean, "std": self.std}.items():
+            if numbers is None:
+                continue
+            if channels is not None and len(numbers) != channels:
+                raise DataError(
+                    f"{name} is {list(numbers)}: expected a number for each of {channels} channels"
+                )
+            limit = 1.0 if is_images else math.inf
+            least = 0.0 if is_images or name == "std" else -math.inf
+            fits = all(least <= each <= limit and math.isfinite(each) for each in numbers)
+            if not fits or (name == "std" and 0 in numbers):
+                expected = "numbers from 0 to 1" if is_images else "finite numbers"
+                more = ", above 0" if name == "std" else ""
+                raise DataError(f"{name} is {list(numbers)}: expected {expected}{more}")
 
     def _check_images(self) -> None:
         if self.image_size is not None and not 1 <= self.image_size <= MOST_PIXELS:
@@ -181,16 +231,6 @@ class DatasetSpec:
             raise DataError(f"channels is {self.channels}: expected 1 (grey) or 3 (RGB)")
         if self.crop_padding is not None and not 0 <= self.crop_padding <= MOST_PIXELS:
             raise DataError(f"crop_padding is {self.crop_padding}: expected 0 to {MOST_PIXELS}")
-        for name, numbers in {"mean": self.mean, "std": self.std}.items():
-            if numbers is None:
-                continue
-            if self.channels is not None and len(numbers) != self.channels:
-                raise DataError(
-                    f"{name} is {list(numbers)}: expected a number for each of {self.channels} "
-                    "channels"
-                )
-            if not all(0 <= each <= 1 for each in numbers) or (name == "std" and 0 in numbers):
-                raise DataError(f"{name} is {list(numbers)}: expected numbers from 0 to 1")
 
     def _check_examples_per_client(self) -> None:
         given = self.examples_per_client
@@ -247,26 +287,33 @@ class DatasetSpec:
         needed = {
             "images": (self.classes, self.image_size, self.channels, self.mean, self.std),
             "tokens": (self.classes, self.text, self.label),
+            "series": (self.classes, self.columns, self.length, self.mean, self.std),
         }
         return not self.is_own or None not in needed[self.holds]
 
     @property
-    def facts(self) -> ImageFacts | TextFacts | LanguageFacts:
+    def facts(self) -> ImageFacts | SeriesFacts | TextFacts | LanguageFacts:
         """Return what is known of the data set."""
         return self._own_facts if self.is_own else CATALOG[self.name]
 
     @cached_property
-    def _own_facts(self) -> ImageFacts | TextFacts:
+    def _own_facts(self) -> ImageFacts | SeriesFacts | TextFacts:
         """Return what this spec says of data that is in no catalogue."""
         if not self.is_known:
             raise DataError(f"{self.path} has not been looked at")
         assert self.classes is not None
-        if self.name == TABLE:
+        if self.holds == "tokens":
             return TextFacts(self.name, self.classes, exact=True)
-        assert self.image_size is not None
-        assert self.channels is not None
         assert self.mean is not None
         assert self.std is not None
+        if self.holds == "series":
+            assert self.columns is not None
+            assert self.length is not None
+            return SeriesFacts(
+                self.name, self.classes, self.columns, self.length, self.mean, self.std, exact=True
+            )
+        assert self.image_size is not None
+        assert self.channels is not None
         padding = self.image_size // 8 if self.crop_padding is None else self.crop_padding
         return ImageFacts(
             self.name,
@@ -299,10 +346,12 @@ class DatasetSpec:
         return self.facts.num_classes
 
     @property
-    def holds(self) -> Literal["images", "tokens", "language"]:
+    def holds(self) -> Literal["images", "series", "tokens", "language"]:
         """Return the kind of input that a network reads of it."""
         if self.is_own:
-            return "images" if self.name == FOLDER else "tokens"
+            if self.name == FOLDER:
+                return "images"
+            return "series" if self.text is None else "tokens"
         if isinstance(self.facts, LanguageFacts):
             return "language"
         return "images" if isinstance(self.facts, ImageFacts) else "tokens"
@@ -312,12 +361,14 @@ class DatasetSpec:
         """Return the size of an example, by the names that `models.Task` has for it."""
         if isinstance(self.facts, ImageFacts):
             return {"in_channels": self.facts.in_channels, "image_size": self.facts.image_size}
+        if isinstance(self.facts, SeriesFacts):
+            return {"in_channels": len(self.facts.columns), "length": self.facts.length}
         return {"tokens": self.max_tokens}
 
 
 _OWN_FIELDS = (
     *("classes", "label", "column", "test_share", "test_seed", "image_size", "channels"),
-    *("mean", "std", "crop_padding", "flip", "text"),
+    *("mean", "std", "crop_padding", "flip", "text", "test_column", "columns", "window", "length"),
 )
 _DEALING_FIELDS = (
     *("clients", "partition", "alpha", "classes_per_client", "examples_per_client", "shares"),
@@ -330,6 +381,12 @@ _DEALING_FIELDS = (
 def image_facts(spec: DatasetSpec) -> ImageFacts:
     """Return the facts of a data set of images."""
     assert isinstance(spec.facts, ImageFacts)
+    return spec.facts
+
+
+def series_facts(spec: DatasetSpec) -> SeriesFacts:
+    """Return the facts of a table of numbers."""
+    assert isinstance(spec.facts, SeriesFacts)
     return spec.facts
 
 

@@ -7,7 +7,7 @@ example has its number, by which what teachers answer for it is found again.
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Collection, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,8 @@ class UnlabelledSpec:
                 "name a data set, or own"
             )
         name = COUNTERPARTS[run.name] if self.name == COUNTERPART else self.name
-        kinds = tuple(IMAGES if run.holds == "images" else TEXTS)
+        known: dict[str, Collection[str]] = {"images": IMAGES, "tokens": TEXTS}
+        kinds = tuple(known.get(run.holds, ()))
         if name not in kinds:
             raise DataError(
                 f"name is {name}, which a network for {run.name} cannot read: choose from "

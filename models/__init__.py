@@ -19,6 +19,7 @@ from models.task import Task
 # The families, each of which registers its networks. They come last: one that says
 # `from models import Slice` then finds it.
 from models import bert as _bert  # noqa: F401
+from models import conv1d as _conv1d  # noqa: F401
 from models import efficientnet as _efficientnet  # noqa: F401
 from models import efficientnetv2 as _efficientnetv2  # noqa: F401
 from models import mobilenetv2 as _mobilenetv2  # noqa: F401

@@ -95,8 +95,9 @@ class SlicedNetwork(nn.Module):
 
 
 Constructor = Callable[..., SlicedNetwork]
-InputKind = Literal["images", "tokens", "language"]
-"""The kind of input: pixels [batch, channels, height, width], or token ids [batch, tokens].
+InputKind = Literal["images", "series", "tokens", "language"]
+"""The kind of input: pixels [batch, channels, height, width], numbers [batch, channels, length], or
+token ids [batch, tokens].
 
 A network that reads language answers for every token, from those up to it: its classes are its
 tokens, too, and its logits are [batch x tokens, classes].
@@ -123,6 +124,11 @@ class Family:
     """What a paper lets clients choose from (FedFA, Table 5)."""
 
     @property
+    def has_channels(self) -> bool:
+        """Return whether what it reads has channels, and is no text."""
+        return self.reads in ("images", "series")
+
+    @property
     def options(self) -> list[str]:
         """Return what the constructor takes besides classes, channels and slice."""
         shared = {"num_classes", "in_channels", "slice"}
@@ -144,7 +150,7 @@ def register(
 ) -> Callable[[Constructor], Constructor]:
     """Offer a constructor under a name.
 
-    It takes the number of classes, of an image's channels if it reads images, and the slice.
+    It takes the number of classes, of channels if it reads images or series, and the slice.
     """
 
     def add(construct: Constructor) -> Constructor:
@@ -186,7 +192,7 @@ def build(
     if unknown:
         choices = ", ".join(found.options) or "none"
         raise ValueError(f"unknown option {unknown[0]!r} of {name}; choose from {choices}")
-    shape = (num_classes, in_channels) if found.reads == "images" else (num_classes,)
+    shape = (num_classes, in_channels) if found.has_channels else (num_classes,)
     with torch.device(device):
         net = found.construct(*shape, slice, **options)
         give_statistics(net, slice, lambda narrow: found.construct(*shape, narrow, **options))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -94,8 +95,27 @@ def stepped(branch: Tensor, step: Tensor | None) -> Tensor:
     return branch if step is None else step * branch
 
 
-def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+class Conv(Protocol):
+    """A convolution of a chosen kernel, yet to be made."""
+
+    def __call__(
+        self, inputs: int, outputs: int, stride: int = 1, groups: int = 1
+    ) -> nn.Conv2d: ...
+
+
+def convolution(
+    kernel: tuple[int, int], inputs: int, outputs: int, stride: int = 1, groups: int = 1
+) -> nn.Conv2d:
+    """Return a convolution that keeps the sides of what it reads, or divides them by its stride.
+
+    Those of the kernel are odd: as much is padded on either side.
+    """
+    height, width = kernel
+    padding = (height // 2, width // 2)
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False)
+
+
+conv3x3: Conv = partial(convolution, (3, 3))
 
 
 def initialise(module: nn.Module) -> None:
@@ -121,9 +141,11 @@ class PoolHead(nn.Module):
 class ConvHead(PoolHead):
     """ScaleFL's exit: three 3x3 convolutions at the backbone's width, then pool and linear."""
 
-    def __init__(self, channels: int, num_classes: int, norm: Norm, scale: nn.Module) -> None:
+    def __init__(
+        self, channels: int, num_classes: int, norm: Norm, scale: nn.Module, conv: Conv = conv3x3
+    ) -> None:
         super().__init__(channels, num_classes)
-        self.convs = nn.ModuleList(conv3x3(channels, channels) for _ in range(3))
+        self.convs = nn.ModuleList(conv(channels, channels) for _ in range(3))
         self.norms = nn.ModuleList(norm(channels) for _ in range(3))
         self.scale = scale
 
@@ -136,12 +158,14 @@ class ConvHead(PoolHead):
 class SeparableConv(nn.Module):
     """Two depthwise 3x3 convolutions, each mixed by a 1x1; the first halves the image's sides."""
 
-    def __init__(self, inputs: int, outputs: int, norm: Norm, scale: nn.Module) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, norm: Norm, scale: nn.Module, conv: Conv = conv3x3
+    ) -> None:
         super().__init__()
-        self.depthwise1 = nn.Conv2d(inputs, inputs, 3, 2, padding=1, groups=inputs, bias=False)
+        self.depthwise1 = conv(inputs, inputs, stride=2, groups=inputs)
         self.pointwise1 = nn.Conv2d(inputs, inputs, 1, bias=False)
         self.norm1 = norm(inputs)
-        self.depthwise2 = nn.Conv2d(inputs, inputs, 3, padding=1, groups=inputs, bias=False)
+        self.depthwise2 = conv(inputs, inputs, groups=inputs)
         self.pointwise2 = nn.Conv2d(inputs, outputs, 1, bias=False)
         self.norm2 = norm(outputs)
         self.scale = scale
@@ -159,14 +183,19 @@ class AttentionHead(PoolHead):
     """
 
     def __init__(
-        self, channels: Sequence[int], num_classes: int, norm: Norm, scale: nn.Module
+        self,
+        channels: Sequence[int],
+        num_classes: int,
+        norm: Norm,
+        scale: nn.Module,
+        conv: Conv = conv3x3,
     ) -> None:
         super().__init__(channels[-1], num_classes)
         first = channels[0]
-        self.attention = SeparableConv(first, first, norm, scale)
+        self.attention = SeparableConv(first, first, norm, scale, conv)
         self.attention_norm = norm(first)
         self.convs = nn.Sequential(
-            *(SeparableConv(inputs, outputs, norm, scale) for inputs, outputs in pairwise(channels))
+            *(SeparableConv(*each, norm, scale, conv) for each in pairwise(channels))
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -182,16 +211,17 @@ def exit_head(
     norm: Norm,
     scale: nn.Module,
     later: Sequence[int] | None = None,
+    conv: Conv = conv3x3,
 ) -> nn.Module:
     """Return an early exit's head; `later` are the channels of the stages behind the exit's.
 
-    A network that does not name them has no attention heads.
+    A network that does not name them has no attention heads. `conv` stands for 3x3 convolutions.
     """
     choices = ("conv", "pool") if later is None else ("conv", "pool", "attention")
     if kind not in choices:
         raise ValueError(f"unknown exit head {kind!r}; choose from {', '.join(choices)}")
     if kind == "attention":
-        return AttentionHead((channels, *(later or ())), num_classes, norm, scale)
+        return AttentionHead((channels, *(later or ())), num_classes, norm, scale, conv)
     if kind == "pool":
         return PoolHead(channels, num_classes)
-    return ConvHead(channels, num_classes, norm, scale)
+    return ConvHead(channels, num_classes, norm, scale, conv)

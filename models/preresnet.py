@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from models.candidates import Candidates
 from models.families import Features, SlicedNetwork, held, register
 from models.layers import (
+    Conv,
     HeadKind,
     Norm,
     NormKind,
@@ -29,7 +30,7 @@ from models.layers import (
     StepKind,
     choose_norm,
     choose_scaler,
-    conv3x3,
+    convolution,
     exit_head,
     give_step,
     initialise,
@@ -48,6 +49,12 @@ class Architecture:
     blocks: tuple[tuple[int, ...], ...]
     """How many blocks each stage may have."""
     stem_stride: int = 1
+    kernel: tuple[int, int] = (3, 3)
+    """Of all convolutions but projections."""
+
+    @property
+    def conv(self) -> Conv:
+        return partial(convolution, self.kernel)
 
     @property
     def candidates(self) -> Candidates:
@@ -89,7 +96,7 @@ class SkippedBlock(nn.Module):
 
 
 class PreActivationBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut; a step size may multiply them (NeFL)."""
+    """Two convolutions beside a shortcut; a step size may multiply them (NeFL)."""
 
     step: Tensor | None
 
@@ -98,12 +105,12 @@ class PreActivationBlock(nn.Module):
         act1: Activation,
         conv1: nn.Conv2d,
         act2: Activation,
+        conv2: nn.Conv2d,
         downsample: nn.Conv2d | None,
         steps: StepKind = "none",
     ) -> None:
         super().__init__()
-        self.act1, self.conv1, self.act2 = act1, conv1, act2
-        self.conv2 = conv3x3(conv1.out_channels, conv1.out_channels)
+        self.act1, self.conv1, self.act2, self.conv2 = act1, conv1, act2, conv2
         self.downsample = downsample
         give_step(self, "step", steps)
 
@@ -135,7 +142,7 @@ class PreResNet(SlicedNetwork):
         self.steps: StepKind = steps
         self.units = architecture.units[: slice.exits[-1] if slice.exits else None]
         self.depth = len(self.units)
-        self.conv1 = conv3x3(in_channels, self._width(None), architecture.stem_stride)
+        self.conv1 = architecture.conv(in_channels, self._width(None), architecture.stem_stride)
         for stage in range(len(architecture.stages)):
             setattr(self, f"layer{stage + 1}", nn.ModuleDict(dict(self._blocks(stage))))
         whole = self.units == architecture.units
@@ -163,6 +170,7 @@ class PreResNet(SlicedNetwork):
 
     def _blocks(self, stage: int) -> Iterator[tuple[str, nn.Module]]:
         """Return the blocks of a stage that the slice holds, under their numbers."""
+        conv = self.architecture.conv
         for block in range(self.architecture.stages[stage]):
             if (stage, block) not in self.units:
                 return
@@ -177,8 +185,9 @@ class PreResNet(SlicedNetwork):
                     str(block),
                     PreActivationBlock(
                         self._activation(source),
-                        conv3x3(inputs, outputs, stride),
+                        conv(inputs, outputs, stride),
                         self._activation(stage),
+                        conv(outputs, outputs),
                         downsample,
                         self.steps,
                     ),
@@ -189,10 +198,11 @@ class PreResNet(SlicedNetwork):
     def _exit(self, head: HeadKind, unit: int, num_classes: int) -> nn.Module:
         stage, _ = self.units[unit - 1]
         width, *later = (self._width(each) for each in range(stage, len(self.architecture.stages)))
+        scale, conv = self._scaler(stage), self.architecture.conv
         layers = nn.Sequential()
         layers.add_module("act", self._activation(stage))
         layers.add_module(
-            "head", exit_head(head, width, num_classes, self.norm, self._scaler(stage), later)
+            "head", exit_head(head, width, num_classes, self.norm, scale, later, conv)
         )
         return layers
 

@@ -25,6 +25,8 @@ class Task:
     """The family's own options, as pairs: a task is a cache's key."""
     tokens: int = 128
     """The longest text, for a network that reads tokens rather than images."""
+    length: int = 1
+    """The steps of a series, for a network that reads these."""
 
     @property
     def units(self) -> int:
@@ -56,10 +58,12 @@ class Task:
 
     def input(self, batch: int, device: torch.device | str = "cpu") -> Tensor:
         """Return a batch of the largest inputs there are; their values mean nothing."""
-        if family(self.model).reads != "images":
+        known = family(self.model)
+        if not known.has_channels:
             return torch.ones(batch, self.tokens, dtype=torch.int64, device=device)
-        size = self.image_size
-        return torch.zeros(batch, self.in_channels, size, size, device=device)
+        images = known.reads == "images"
+        sides = (self.image_size, self.image_size) if images else (self.length,)
+        return torch.zeros(batch, self.in_channels, *sides, device=device)
 
 
 @cache

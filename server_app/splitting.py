@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from data.catalog import ImageFacts
+from data.catalog import ImageFacts, SeriesFacts
 from inference.rate_thresholds import fit_node_thresholds, forwarded_shares
 from inference.serving.node_part import Form, NodePart, write_part
 from inference.topology import Node, Topology, TopologyError
@@ -141,7 +141,9 @@ class Splitter:
         last = level.exits[node.exit - 1]
         heads = level.exits[: node.exit] if level.ensemble else (last,)
         starts = self._starts(topology, node)
-        mean, std = (known.mean, known.std) if isinstance(known, ImageFacts) else ((), ())
+        mean, std = (
+            (known.mean, known.std) if isinstance(known, ImageFacts | SeriesFacts) else ((), ())
+        )
         return NodePart(
             name=node.name,
             run=self.name,
@@ -169,21 +171,22 @@ class Splitter:
 
     def _forms(self, start: int) -> tuple[Form, ...]:
         """Return the forms of what is passed on behind a unit, or of inputs."""
-        task = self.level.task
         if start == 0:
-            images = isinstance(self.level.dataset.facts, ImageFacts)
-            sides = (task.image_size, task.image_size)
-            return (
-                Form("uint8", (task.in_channels, *sides))
-                if images
-                else Form("int32", (None,), self._vocabulary()),
-            )
+            return (self._form_of_inputs(),)
         pairs = zip(self._behind(start), self._behind(start, shorter=True), strict=True)
         found = zip(self._read(start), pairs, strict=True)
         return tuple(
             Form.of(*pair) if read else Form.of(*(each[:, :0] for each in pair))
             for read, pair in found
         )
+
+    def _form_of_inputs(self) -> Form:
+        task, holds = self.level.task, self.level.dataset.holds
+        if holds == "images":
+            return Form("uint8", (task.in_channels, task.image_size, task.image_size))
+        if holds == "series":
+            return Form("float32", (task.in_channels, task.length))
+        return Form("int32", (None,), self._vocabulary())
 
     def _vocabulary(self) -> int | None:
         """Return how many tokens the network knows, where it says so."""

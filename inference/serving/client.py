@@ -32,9 +32,15 @@ class ServiceClient:
         )
 
     def predict(self, inputs: Tensor) -> Answers:
-        """Return the answers to a batch: uint8 images [n, channels, height, width], or tokens."""
+        """Return the answers to a batch.
+
+        It is of uint8 images [n, channels, height, width], of series [n, channels, length] as they
+        were measured, or of tokens [n, tokens].
+        """
         if inputs.dtype == torch.int64:
             inputs = inputs.int()
+        elif inputs.dtype == torch.float64:
+            inputs = inputs.float()
         response = self._client.post("/v1/predict", content=pack((inputs,)))
         if response.status_code != 200:
             raise RuntimeError(f"{response.status_code}: {response.text}")

@@ -20,7 +20,8 @@ from torch import Tensor
 
 import plugins
 from data.images import scale_and_shift
-from models.families import Features
+from data.series import mean_and_scale
+from models.families import Features, family
 from models.parts import Part, load_part
 from models.slicing import Slice, State
 from models.task import Task
@@ -87,7 +88,7 @@ class NodePart:
     """Whether it answers with the mean of the exits up to its own."""
     classes: tuple[str, ...]
     mean: tuple[float, ...]
-    """Of each channel of images, with which they are normalised; none for texts."""
+    """Of each channel of images or series, which are normalised with it; none for texts."""
     std: tuple[float, ...]
     takes: Mapping[int, tuple[Form, ...]]
     """What it may be given, by the unit that it goes on behind: 0 for inputs themselves."""
@@ -106,9 +107,12 @@ class NodePart:
         return self.task.tokens
 
     def prepared(self, inputs: Tensor) -> Tensor:
-        """Return what the network reads of a batch: normalised images, or tokens."""
+        """Return what the network reads of a batch: normalised images or series, or tokens."""
         if not self.mean:
             return inputs.long()
+        if family(self.task.model).reads == "series":
+            mean, factor = mean_and_scale(self.mean, self.std)
+            return (inputs - mean).mul_(factor)
         scale, shift = scale_and_shift(self.mean, self.std)
         return torch.mul(inputs, scale).add_(shift)
 

@@ -17,6 +17,7 @@ from nestfl.commands.overrides import TakesOverrides
     Examples:
       nestfl data photos/
       nestfl data reviews.csv dataset.text=body dataset.label=stars
+      nestfl data watch.parquet dataset.label=exercise dataset.window=100
       nestfl data photos/ dataset.partition=dirichlet fleet.clients=10 --plot p.svg
       nestfl data dataset=cifar10 dataset.path=cifar""",
 )

@@ -59,10 +59,13 @@ from nestfl.cli.options import FILE, plugin_option, refuse
 )
 @click.option("--width-step", metavar="STEP", default=0.05, help="Step of width to search.")
 @click.option("--classes", metavar="N", default=10, help="Classes of the data.")
-@click.option("--channels", metavar="N", default=3, help="Channels of an image.")
+@click.option("--channels", metavar="N", default=3, help="Channels of an image or a series.")
 @click.option("--image-size", metavar="N", default=32, help="Height and width of an image.")
 @click.option(
     "--tokens", metavar="N", default=128, help="Tokens of a text, if the network reads text."
+)
+@click.option(
+    "--length", metavar="N", default=50, help="Steps of a series, if the network reads series."
 )
 @click.option(
     "--option",

@@ -127,6 +127,8 @@ def _facts(looked: Looked) -> list[str]:
     if looked.problem is None and spec.holds == "images":
         size, channels = spec.input_shape["image_size"], spec.input_shape["in_channels"]
         lines.append(f"taken as: {size}x{size} pixels, {'RGB' if channels == 3 else 'grey'}")
+    if looked.problem is None and spec.holds == "series":
+        lines += _series_facts(spec, found)
     if spec.mean is not None and spec.std is not None:
         lines.append(f"mean {list(spec.mean)}, deviation {list(spec.std)}")
     if found is not None and looked.problem is not None and found.classes:
@@ -137,6 +139,16 @@ def _facts(looked: Looked) -> list[str]:
         lines.append(f"not read, by suffix: {kinds}")
     if looked.broken:
         lines.append(f"broken: {len(looked.broken)}")
+    return lines
+
+
+def _series_facts(spec: DatasetSpec, found: Found | None) -> list[str]:
+    """Return what is read of a table of numbers."""
+    columns = spec.columns or ()
+    lines = [f"taken as: series of {spec.length} steps of {len(columns)} columns"]
+    lines.append(f"columns: {', '.join(columns)}")
+    if found is not None and found.left_out:
+        lines.append(f"rows in no window of {spec.window}: {found.left_out}")
     return lines
 
 
@@ -213,6 +225,8 @@ def as_json(looked: Looked) -> str:
     by_class = zip(names, looked.train, looked.test, strict=True)
     told["classes"] = {name: {"train": train, "test": test} for name, train, test in by_class}
     told |= {"input": spec.input_shape, "mean": spec.mean, "std": spec.std}
+    if spec.holds == "series":
+        told |= {"columns": spec.columns, "left_out": found.left_out if found else 0}
     told["test"] = looked.test_part or None
     told["partition"] = spec.partition
     told["clients"] = {

@@ -67,6 +67,7 @@ class Request:
         channels: int,
         image_size: int,
         tokens: int,
+        length: int,
         options: Sequence[str],
     ) -> Request:
         ways = {"--ratios": ratios, "--budgets": budgets, "--splits": splits}
@@ -80,13 +81,13 @@ class Request:
                 raise PlanError(f"--cut {cut} beside --splits, which say what is cut: give one")
             if levels is not None and name != "--budgets":
                 raise PlanError(f"--levels {levels} beside {name}, which says how many: give one")
-        sizes = {"classes": classes, "channels": channels, "size": image_size, "tokens": tokens}
-        for name, value in sizes.items():
+        sizes = {"classes": classes, "channels": channels, "size": image_size}
+        for name, value in {**sizes, "tokens": tokens, "length": length}.items():
             if value < 1:
                 raise PlanError(f"{name} {value}: expected at least 1")
         if tolerance < 0:
             raise PlanError(f"tolerance {tolerance}: expected 0 or more")
-        task = Task(model, classes, channels, image_size, _options(options), tokens)
+        task = Task(model, classes, channels, image_size, _options(options), tokens, length)
         kind: CostKind = _choice(cost, "cost", COST_KINDS)
         shares = tuple(_number(text) for text in ratios.split(",")) if ratios else None
         level_of = None
@@ -115,7 +116,7 @@ class Plan:
     whole: Cost
     measured: bool
     milliseconds: list[float] | None
-    """None if it was not asked for, or if the network takes no single image of this size."""
+    """None if it was not asked for, or if the network takes no single input of this size."""
 
 
 def make_plan(request: Request, measure: bool = True) -> Plan:
@@ -138,28 +139,28 @@ def _levels(request: Request) -> list[Level]:
 
 
 def latencies(task: Task, levels: Sequence[Level], seconds: float = 2.0) -> list[float] | None:
-    """Measure one image's forward pass at each level: the median, in milliseconds.
+    """Measure one input's forward pass at each level: the median, in milliseconds.
 
-    The levels take turns, so that a busy machine slows them all alike. None where an image shrinks
+    The levels take turns, so that a busy machine slows them all alike. None where an input shrinks
     to one pixel, which batch norm without running statistics refuses.
     """
     nets = [task.build(level.counted).eval() for level in levels]
-    image = task.input(1)
+    given = task.input(1)
     turns: list[list[float]] = []
     with torch.inference_mode():
         try:
             for net in nets:
-                net(image)
+                net(given)
         except ValueError:
             return None
         while len(turns) < 5 or sum(map(sum, turns)) < seconds:
-            turns.append([_seconds(net, image) for net in nets])
+            turns.append([_seconds(net, given) for net in nets])
     return [1000 * statistics.median(times) for times in zip(*turns, strict=True)]
 
 
-def _seconds(net: torch.nn.Module, image: torch.Tensor) -> float:
+def _seconds(net: torch.nn.Module, given: torch.Tensor) -> float:
     start = time.perf_counter()
-    net(image)
+    net(given)
     return time.perf_counter() - start
 
 
@@ -188,13 +189,13 @@ def show(plan: Plan) -> None:
     console.print(table)
     console.print(
         "The full model is counted with the network's own exits alone, the others with those on "
-        "their path. Memory is what training keeps of one image."
+        "their path. Memory is what training keeps of one input."
     )
     if plan.milliseconds:
-        console.print(f"Latency: one image on this CPU, {torch.get_num_threads()} threads, median.")
+        console.print(f"Latency: one input on this CPU, {torch.get_num_threads()} threads, median.")
     elif plan.measured:
         console.print(
-            "No latency: one image of this size shrinks to a pixel, which batch norm cannot "
+            "No latency: one input of this size shrinks to a pixel, which batch norm cannot "
             "take by itself (see the model's norm)."
         )
     if plan.request.level_of:

@@ -7,8 +7,8 @@ import pytest
 from models import Slice, SliceError, build, family
 
 BLOCKY = (
-    "bert-tiny", "efficientnet_b4", "efficientnet_v2-mini", "mobilenet_v2-mini", "preresnet-mini",
-    "resnet20", "vit-micro",
+    "bert-tiny", "conv1d", "efficientnet_b4", "efficientnet_v2-mini", "mobilenet_v2-mini",
+    "preresnet-mini", "resnet20", "vit-micro",
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ EXITS = {
     "resnet20": (2, 5, 9),
     "resnet18": (2, 5, 8),
     "preresnet-mini": (3, 7, 12),
+    "conv1d-micro": (2, 3, 6),
     "mobilenet_v2-mini": (4, 9, 17),
     "efficientnet_v2-mini": (4, 9, 18),
     "efficientnet_b4": (6, 22, 32),
@@ -32,15 +33,15 @@ EXITS = {
 
 def task_of(name: str) -> Task:
     options: dict[str, Any] = {"vocabulary": 50} if name.startswith("bert") else {}
-    return Task(name, options=tuple(options.items()), image_size=16, tokens=7)
+    return Task(name, options=tuple(options.items()), image_size=16, tokens=7, length=16)
 
 
 def network(name: str, **slice: Any) -> tuple[Task, Slice, SlicedNetwork, Tensor]:
     task, held = task_of(name), Slice(exits=EXITS[name], **slice)
     torch.manual_seed(0)
     net = task.build(held).eval()
-    if family(name).reads == "images":
-        x = torch.randn(5, 3, 16, 16)
+    if family(name).has_channels:
+        x = torch.randn_like(task.input(5))
     else:
         x = torch.randint(0, 10, (5, 7))
     for module in net.modules():  # those of ViTs start at zero

@@ -13,6 +13,7 @@ from models import (
     Slice,
     SlicedNetwork,
     SliceMap,
+    Task,
     Window,
     build,
     declare_parts,
@@ -130,7 +131,7 @@ def assert_slice_equals_masked_full(
         if tensor.ndim == 1 or key.endswith("fc1.weight")
     ]
     full.load_state_dict(zeros_outside(full.state_dict(), mapping, *masking))
-    images = torch.randn(4, 3, size, size)
+    images = torch.randn_like(Task(name, image_size=size, length=size).input(4))
     with torch.no_grad():
         answers = dict(zip(full_exits, full.eval()(images), strict=True))
         for unit, logits in zip(held.exits or full_exits[-1:], part.eval()(images), strict=True):

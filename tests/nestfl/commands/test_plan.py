@@ -49,7 +49,7 @@ def test_json_holds_the_plan_and_the_latencies() -> None:
 def test_a_network_that_takes_no_single_image_is_planned_without_latency() -> None:
     code, out, _ = plan("--model", "resnet18", "--image-size", "8", "--splits", "3:.5,8:1")
     assert code == 0
-    assert "No latency: one image of this size shrinks to a pixel" in out
+    assert "No latency: one input of this size shrinks to a pixel" in out
 
 
 def test_width_alone_is_a_given_split_at_full_depth() -> None:
@@ -87,6 +87,18 @@ def test_a_network_that_reads_text_is_counted_for_a_texts_length() -> None:
     )
     assert short["levels"][0]["parameters"] == long["levels"][0]["parameters"] == 492_162
     assert long["levels"][0]["macs"] > 2 * short["levels"][0]["macs"]
+
+
+def test_a_network_that_reads_series_is_counted_for_their_channels_and_length() -> None:
+    model = ("--model", "conv1d-micro", "--classes", "2", "--channels", "4", "--option", "kernel=1")
+    short, long = (
+        json.loads(plan(*model, "--splits", "1.0:1", "--length", n, "--json", "--no-latency")[1])
+        for n in ("8", "16")
+    )
+    (one,), (two,) = short["levels"], long["levels"]
+    assert one["parameters"] == two["parameters"]
+    head = 48 * 2  # which reads the mean over time, however long
+    assert two["macs"] - head == 2 * (one["macs"] - head)
 
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:

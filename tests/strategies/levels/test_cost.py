@@ -40,6 +40,7 @@ def some_exits(units: int) -> list[tuple[int, ...]]:
         ("efficientnet_b4", ("head", "pool")),
         ("preresnet-mini", ("head", "attention")),
         ("mobilenet_v2-mini", ("norm", "gn")),
+        ("conv1d", ("kernel", 3)),
         ("bert-mini", ("vocabulary", 100)),
         ("vit-micro", ("heads", "fewer")),
     ],
@@ -48,7 +49,7 @@ def test_what_the_search_believes_is_what_slices_cost(
     model: str, option: tuple[str, object]
 ) -> None:
     """One pass with an exit after every unit, against each slice by itself."""
-    task = Task(model, options=(option,), tokens=16)
+    task = Task(model, options=(option,), tokens=16, length=20)
     everywhere = Slice(0.7, exits=tuple(range(1, task.units + 1)))
     believed = {kind: path_costs(task, everywhere, kind) for kind in COST_KINDS}
     for exits in some_exits(task.units):
