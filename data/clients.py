@@ -79,6 +79,13 @@ def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
     return _parted(own, np.arange(len(own.labels)), spec, 0)
 
 
+def examples_of_clients(spec: DatasetSpec) -> list[int]:
+    """Return how many examples each simulated client trains on, without reading them."""
+    return [
+        len(split_parts(rows, spec, number)[0]) for number, rows in enumerate(client_rows(spec))
+    ]
+
+
 def global_test(spec: DatasetSpec) -> Examples:
     """Return the data set's test examples, which no client trains on."""
     test = splits_of(spec).test

@@ -43,6 +43,9 @@ class MethodSettings:
     def check(self, federation: Federation) -> None:
         """Raise `ValueError` if a federation cannot be run with these settings."""
 
+    def check_files(self, federation: Federation) -> None:
+        """Raise `ValueError` if files that the server needs besides the run's data are no good."""
+
     def complete(self, model: ModelConfig) -> ModelConfig:
         """Return the model with the options that are asked for, where it leaves them open.
 

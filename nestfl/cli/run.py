@@ -58,6 +58,7 @@ from nestfl.commands.overrides import TakesOverrides
     "--resume", metavar="RUN", type=FILE, help="A run directory or a checkpoint to go on from."
 )
 @plugin_option(expose=True)
+@click.option("--check", is_flag=True, help="Check all that the run would start from, and stop.")
 @click.option("--quiet", is_flag=True, help="Show only how it ended.")
 def run(**request: Any) -> None:
     """Train in a simulation on this machine."""

@@ -42,6 +42,8 @@ class Choice:
     memory: Callable[[], int] = lambda: 0
     """Counts the bytes that a client takes of a GPU, which is slow."""
     engine: str = "ray"
+    found: Sequence[str] = ()
+    """What the run would start from, in lines."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Request:
     resume: Path | None = None
     plugin: Sequence[str] = ()
     """Files and packages of the user's own, which are loaded already."""
+    check: bool = False
+    """Whether to stop when all is checked that the run would start from."""
     quiet: bool = False
     app_dir: Path = APP_DIR
 
@@ -91,11 +95,13 @@ class Request:
         return path.expanduser().absolute() if path is not None else None
 
 
-def choose(overrides: str) -> Choice:
-    """Compose the configuration here, to know at once whether it is right."""
-    from server_app.config.composing import compose  # not for --help
+def choose(overrides: str, nodes: int | None = None) -> Choice:
+    """Compose the configuration and check what it starts from, to know at once what is wrong."""
+    from server_app.checking import check  # not for --help
+    from server_app.config.composing import compose
 
     config = compose(overrides)
+    found = check(config, nodes).lines()
     return Choice(
         config.fleet.clients,
         config.output,
@@ -104,6 +110,7 @@ def choose(overrides: str) -> Choice:
         config.train.device,
         lambda: training_memory(config),
         config.engine,
+        found,
     )
 
 
@@ -118,7 +125,7 @@ def show_summary(run_dir: Path, console: Console) -> None:
 
 def run(
     request: Request,
-    choose: Callable[[str], Choice] = choose,
+    choose: Callable[[str, int | None], Choice] = choose,
     show: Callable[[Path, Console], None] = show_summary,
     find_gpus: Callable[[], list[int]] = free_memory_of_gpus,
 ) -> int:
@@ -126,10 +133,14 @@ def run(
     console, errors = Console(), Console(stderr=True)
     with ExitStack() as held:
         try:
-            choice = choose(request.hydra())
+            choice = choose(request.hydra(), request.nodes)
             _check_engine(request, choice.engine)
             simulation = simulation_of(request, choice, find_gpus)
             clients = _clients(choice, simulation)
+            if request.check:
+                for line in (*choice.found, f"device:  {clients}"):
+                    console.out(line, highlight=False)
+                return 0
             run_dir = _run_dir(request, choice)
             held.enter_context(closing(Lock(run_dir / LAUNCHER_LOCK)))
             goes_on = _check_start(request.resume_path(), run_dir)

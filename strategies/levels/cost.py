@@ -12,13 +12,16 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from data.cache import Arrays
 from models.slicing import Slice
 from models.task import Task
 from protocol.train_settings import TrainSettings
+from strategies.levels.kept import kept
 
 CostKind = Literal["parameters", "macs", "memory"]
 COST_KINDS: tuple[CostKind, ...] = get_args(CostKind)
@@ -49,6 +52,17 @@ class Cost:
 @lru_cache(maxsize=1024)
 def cost(task: Task, slice: Slice = Slice(), batch: int = 1) -> Cost:  # noqa: B008  (frozen)
     """Return what a slice costs with all its exits; memory is what training on a batch keeps."""
+
+    def count() -> Arrays:
+        counted = _counted(task, slice, batch)
+        return {kind: np.array(counted.of(kind)) for kind in COST_KINDS}
+
+    found = kept("cost", task, (slice, batch), count)
+    return Cost(**{kind: int(found[kind]) for kind in COST_KINDS})
+
+
+@lru_cache(maxsize=1024)
+def _counted(task: Task, slice: Slice, batch: int) -> Cost:
     net = task.build(slice, device="meta")
     run = max(batch, NORMABLE)
     meter = Meter(net, run)
@@ -63,7 +77,7 @@ def price_of(task: Task, slice: Slice, kind: CostKind) -> int:
     if kind == "parameters":
         net = task.build(slice, device="meta")
         return sum(parameter.numel() for parameter in net.parameters())
-    return cost(task, slice).of(kind)
+    return _counted(task, slice, 1).of(kind)  # not kept: a search asks for hundreds
 
 
 def training_memory(cost: Cost, train: TrainSettings) -> int:

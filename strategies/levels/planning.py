@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from data.cache import Arrays
 from models.slicing import Rounding, Slice
 from models.task import Task
 from strategies.levels.cost import NORMABLE, Cost, CostKind, cost, path_costs
+from strategies.levels.kept import kept
 
 
 class PlanError(ValueError):
@@ -87,8 +89,28 @@ def search_splits(
     A level is deeper than the one below it; only where no such pair is within the tolerance, it is
     as deep, and wider. Its cost counts the exits of the levels below it, which lie on its path, and
     at full depth those of the network itself. Ties go to the pair whose cost is closest to its
-    target, then to the deeper one. The last level is whole.
+    target, then to the deeper one. The last level is whole. What is found is kept for the next time.
     """
+
+    def search() -> Arrays:
+        found = _searched(task, ratios, tolerance, kind, grid, rounding)
+        depths, widths = zip(*((split.depth, split.width) for split in found), strict=True)
+        return {"depths": np.array(depths), "widths": np.array(widths, np.float64)}
+
+    asked = (tuple(ratios), tolerance, kind, grid, rounding)
+    splits = kept("plan", task, asked, search)
+    pairs = zip(splits["depths"].tolist(), splits["widths"].tolist(), strict=True)
+    return [Split(depth, width) for depth, width in pairs]
+
+
+def _searched(
+    task: Task,
+    ratios: Sequence[float],
+    tolerance: float,
+    kind: CostKind,
+    grid: SearchGrid,
+    rounding: Rounding,
+) -> list[Split]:
     _check_ratios(ratios)
     whole = cost(task, task.whole, batch=NORMABLE).of(kind)
     splits: list[Split] = []

@@ -106,6 +106,11 @@ class FedDFSettings(PlannedSettings):
                 "expected a share above 0"
             )
 
+    def check_files(self, federation: Federation) -> None:
+        """Raise where what is distilled with cannot be read, or is not there."""
+        with named("unlabelled"):
+            unlabelled(self.unlabelled, federation.dataset, self.validation)
+
 
 class FedDF(NestedStrategy):
     """The server half: the mean of each level, distilled from all replies."""

@@ -1,0 +1,120 @@
+"""Checks all that a run starts from, before anything is started: it would fail much later.
+
+What takes long is kept in the cache (data/cache.py): decoded data, who gets which part of it, and
+the plan, so that the run does none of it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.filesize import decimal
+
+from data.clients import examples_of_clients, global_test
+from data.examples import Examples
+from data.texts import TextData
+from protocol.records import Profile
+from server_app.building import strategy_of
+from server_app.config.settings import Config
+from server_app.config.typed import ConfigError
+from server_app.config.weights import read_weights
+from server_app.record.checkpoint import Checkpoint, load
+from strategies.base import NestedStrategy
+from strategies.choosing import ChoosingStrategy
+from strategies.federation import FederationError, named
+from strategies.fleet.coverage import require_full_model
+from strategies.fleet.enrolment import Client
+from strategies.levels.cost import training_memory
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A run that can be started, and what was found of it."""
+
+    config: Config
+    start: Checkpoint | None
+    """What it goes on from."""
+    test: Examples
+    """What the server tests on."""
+    examples: list[int]
+    """Each simulated client's, for training."""
+    strategy: NestedStrategy
+
+    def lines(self) -> list[str]:
+        """Return what was found, in a few lines."""
+        config, task, sizes = self.config, self.config.task, self.examples
+        weights = f", weights of {config.model.weights}" if config.model.weights else ""
+        few, many = min(sizes), max(sizes)
+        each = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+        return [
+            f"network: {task.model}, {task.units} units, {self.strategy.settings.name}{weights}",
+            *self._levels(),
+            f"data:    {config.dataset.name}, {config.dataset.path or 'as published'}, "
+            f"{task.num_classes:,} classes, {len(self.test):,} examples to test on",
+            f"clients: {len(sizes)}, {each} examples each ({config.dataset.partition}), "
+            f"{min(config.clients_per_round, len(sizes))} a round",
+            *([f"goes on: after round {self.start.round}"] if self.start else []),
+        ]
+
+    def _levels(self) -> list[str]:
+        """Return what each level costs, and who holds it."""
+        coverage, settings = self.strategy.coverage, self.strategy.settings
+        if not coverage.levels:
+            return ["levels:  what the clients choose when they come"]
+        full = coverage.levels[-1].cost.of(settings.cost)
+        return [
+            f"level {each.number}: {each.cost.parameters:,} parameters, "
+            f"{each.cost.macs / 1e6:,.1f} M MACs, "
+            f"{decimal(training_memory(each.cost, self.config.train))} to train, "
+            f"{each.cost.of(settings.cost) / full:.3g} of the full {settings.cost}, "
+            f"{coverage.held[each.number]} clients"
+            for each in coverage.levels
+        ]
+
+
+def check(config: Config, nodes: int | None = None) -> Checked:
+    """Return what a run of so many simulated clients would start from, or raise `ConfigError`."""
+    nodes = config.fleet.clients if nodes is None else nodes
+    try:
+        start = load(Path(config.resume)) if config.resume else None
+        place = config.model.weights if not start else None
+        weights = read_weights(place) if place else None
+        test = global_test(config.dataset)
+        examples = examples_of_clients(replace(config.dataset, clients=nodes))
+        with named("strategy"):
+            config.strategy.check_files(config)
+        strategy = strategy_of(config, weights=weights)  # weights must fit, levels be planned
+        if start:
+            strategy.load_state_dict(start.tensors)
+        simulate(strategy, examples)
+        check_tokens(strategy, test)
+        return Checked(config, start, test, examples, strategy)
+    except FederationError as error:
+        raise ConfigError(str(error)) from error
+
+
+def simulate(strategy: NestedStrategy, examples: list[int]) -> None:
+    """Let the clients of a simulation come, and raise where they will not do for the run."""
+    federation, roster = strategy.federation, strategy.roster
+    for number, size in enumerate(examples):
+        profile = Profile(number, len(examples), size, budget=None, device="")
+        roster.clients[number] = Client(number, number, profile)
+    roster.require_clients()
+    if isinstance(strategy, ChoosingStrategy):
+        return  # what they choose makes the levels
+    strategy.prepare()
+    roster.require_levels(strategy.levels_held(strategy.clients))
+    clients = strategy.clients.values()
+    require_full_model(federation, strategy.settings, strategy.coverage, clients)
+
+
+def check_tokens(strategy: NestedStrategy, test: Examples) -> None:
+    """Raise where texts have tokens that the network does not know."""
+    if not isinstance(test, TextData) or not len(test) or not strategy.levels:
+        return
+    row = int(test.tokens.max(1).values.argmax())
+    tokens, _ = next(test.at(torch.tensor([row])).batches(1))
+    with torch.no_grad():
+        strategy.network(1).eval()(tokens)
