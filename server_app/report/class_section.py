@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from server_app.report.amounts import listed, percent
-from server_app.report.class_test import ClassTest, Counts
+from server_app.report.class_counts import ClassTest, Counts
 from server_app.report.curves import Figure
 from server_app.report.grouping import Group
 from server_app.report.matrix import matrix_chart

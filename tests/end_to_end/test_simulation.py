@@ -38,6 +38,7 @@ def test_a_run_leaves_its_whole_record(finished: Path) -> None:
     assert {"local", "global", "worst", "mean"} <= lines[-1].keys()
     assert (finished / "config.yaml").exists()
     assert (finished / "summary.json").exists()
+    assert (finished / "report.html").exists()
     assert list((finished / "tensorboard").iterdir())
     assert weights(finished)["round"] == 3
 
