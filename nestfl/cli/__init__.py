@@ -1,6 +1,7 @@
 """The commands of `nestfl`, and what they take: a file each."""
 
 from nestfl.cli import (
+    check_model,
     compare,
     fingerprint,
     plan,
@@ -16,6 +17,7 @@ from nestfl.cli.group import app
 
 __all__ = [
     "app",
+    "check_model",
     "compare",
     "fingerprint",
     "plan",
