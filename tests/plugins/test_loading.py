@@ -1,4 +1,4 @@
-"""A user's own file or folder is loaded, found, hashed and kept; what is wrong is told with its line."""
+"""A user's own file or folder is loaded, hashed and kept; what is wrong is told with its line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_it_needs_no_yaml_and_has_its_own_keys(tmp_path: Path) -> None:
         ConfigError, match="no key 'norm' in model; choose from bias, name, weights"
     ):
         compose("model=own model.norm=gn")
-    with pytest.raises(ConfigError, match="no key 'beta' in strategy; .*step"):
+    with pytest.raises(ConfigError, match=r"no key 'beta' in strategy; .*step"):
         compose("strategy=rolling strategy.beta=1")
 
 

@@ -27,12 +27,15 @@ def test_a_network_that_has_them_all_passes(tmp_path: Path) -> None:
     assert wrong(tmp_path, NETWORK) == {}
 
 
-BOTH = """        yield_last = self.fc(self.act(self.third(x)).mean((2, 3))) if hasattr(self, "fc") else x
+ACT = "        self.act = nn.ReLU()\n"
+BEGINS = "    def walk(self, x: Tensor) -> Walk:\n"
+CHANNELS = "        left, right, last ="
+BOTH = """        last = self.act(self.third(x)).mean((2, 3)) if hasattr(self, "fc") else x
         if "1" in self.exits:
             kept = yield self.exits["1"](x.mean((2, 3)))
-            yield_last = going_on(yield_last, kept)
+            last = going_on(last, kept)
         if hasattr(self, "fc"):
-            yield yield_last
+            yield self.fc(last)
 """
 WALK = NETWORK[NETWORK.index('        if "1" in self.exits:\n            kept') :]
 LAST_FIRST = """        if hasattr(self, "fc"):
@@ -67,7 +70,7 @@ LAST_FIRST = """        if hasattr(self, "fc"):
             id="renames layers",
         ),
         pytest.param(
-            changed("self.act = nn.ReLU()", "self.act = nn.ReLU()\n        self.extra = nn.Linear(2, 2)"),
+            changed(ACT, f"{ACT}        self.extra = nn.Linear(2, 2)\n"),
             "gradients reach all that is sent",
             "extra.weight, extra.bias get no gradient: build only what",
             id="unused parameter",
@@ -76,7 +79,7 @@ LAST_FIRST = """        if hasattr(self, "fc"):
             changed("if slice.exits is None or slice.exits[-1] == 2:", "if True:")
             .replace('hasattr(self, "fc")', "self.last == 2")
             .replace("super().__init__()",
-                     "super().__init__()\n        self.last = slice.exits[-1] if slice.exits else 2"),
+                     "super().__init__(); self.last = slice.exits[-1] if slice.exits else 2"),
             "gradients reach all that is sent",
             "exits=(1,)): third.weight, third.bias, fc.weight and 1 more get no gradient",
             id="builds what lies behind its exit",
@@ -106,15 +109,14 @@ LAST_FIRST = """        if hasattr(self, "fc"):
             id="does not ask for its width",
         ),
         pytest.param(
-            changed("self.act = nn.ReLU()", "self.act = nn.ReLU()\n        self.seen = left * self.right.bias.detach().new_zeros(1)")
-            .replace("    def walk(self, x: Tensor) -> Walk:\n",
-                     "    def walk(self, x: Tensor) -> Walk:\n        self.seen = self.seen + self.training\n"),
+            changed(ACT, f"{ACT}        self.seen = cat((self.right.bias.detach(),))\n")
+            .replace(BEGINS, f"{BEGINS}        self.seen = self.seen + self.training\n"),
             "buffers that are not sent stay",
             "seen changes in training, and is in no state dict",
             id="hidden buffer",
         ),
         pytest.param(
-            changed("self.act = nn.ReLU()", "self.act = nn.ReLU()\n        self.same = self.left"),
+            changed(ACT, f"{ACT}        self.same = self.left\n"),
             "state dict is all there is",
             "left.weight and same.weight are one tensor",
             id="one tensor with two names",
@@ -127,7 +129,7 @@ LAST_FIRST = """        if hasattr(self, "fc"):
             id="dropout at test time",
         ),
         pytest.param(
-            changed("        left, right, last =", "        assert slice.share() > 0.3, 'too narrow'\n        left, right, last ="),
+            changed(CHANNELS, f"        assert slice.share() > 0.3, 'too narrow'\n{CHANNELS}"),
             "builds at all widths, depths and exits",
             "Slice(width=0.25, exits=(1,)): AssertionError: too narrow (",
             id="raises in its constructor",
