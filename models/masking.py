@@ -85,7 +85,7 @@ class _WidthBlind(TorchFunctionMode):
 
 
 class _Outputs:
-    """What a network answers, and what each of its layers gives on the way, in two sums.
+    """What a network answers, and what each layer with weights gives on the way, in two sums.
 
     Sums do not depend on where channels lie, and those that are zero add nothing.
     """
@@ -97,7 +97,7 @@ class _Outputs:
                 lambda _, given, answer, name=name: self._note(name, answer)
             )
             for name, module in net.named_modules()
-            if not any(True for _ in module.children())
+            if any(True for _ in module.parameters(recurse=False))
         ]
         with torch.no_grad(), _WidthBlind():
             self.logits = [logits.clone() for logits in net(inputs)]
@@ -125,12 +125,13 @@ def _differs(part: nn.Module, mapping: SliceMap, expected: _Outputs, found: _Out
         return (
             f"{said}{name} is the first layer that differs. It reads {region.shape[1]} of "
             f"{region.full[1]} inputs: if these are joined, or flattened images, say of which "
-            f'parts they are: declare_parts(self.{name}, "weight", axis=1, sizes=(..., ...))'
+            f'parts they are, with declare_parts(self.{name}, "weight", axis=1, sizes=(..., ...)); '
+            "else what comes before it depends on the number of channels, and must not"
         )
     kind = type(part.get_submodule(name)).__name__
     return (
-        f"{said}{name} ({kind}) is the first layer that differs: channels that are zero must give "
-        "nothing, and no layer may depend on their number"
+        f"{said}{name} ({kind}) is the first layer that differs: what it does, or reads, must not "
+        "depend on the number of channels"
     )
 
 

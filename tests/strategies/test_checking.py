@@ -55,10 +55,17 @@ LAST_FIRST = """        if hasattr(self, "fc"):
             id="forgets declare_parts",
         ),
         pytest.param(
-            changed("nn.ReLU()", "nn.Sigmoid()"),
+            changed("self.third(x)).mean((2, 3))", "self.third(x)).mean((2, 3)) / x.shape[1]"),
             "sliced equals masked",
-            "act (Sigmoid) is the first layer that differs: channels that are zero must give",
-            id="zero does not stay zero",
+            "fc is the first layer that differs.",
+            id="depends on the number of channels",
+        ),
+        pytest.param(
+            changed("self.fc(self.act(self.third(x)).mean((2, 3)))",
+                    "self.fc(self.act(self.third(x)).mean((2, 3))) * x.shape[1]"),
+            "sliced equals masked",
+            "all layers answer alike, so it is what is done with their answers",
+            id="scales its answer by the number of channels",
         ),
         pytest.param(
             changed("self.fc = nn.Linear(last, num_classes)",
