@@ -24,6 +24,7 @@ SHORT = [
     "dataset.max_train=80",
     "dataset.max_test=20",
     "evaluate.every=0",
+    "strategy.tolerance=0.4",
     "train.augment=false",
     "report=false",
 ]
