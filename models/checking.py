@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -146,11 +145,11 @@ def check_state(task: Task) -> None:
     """Load the state into another network: it answers alike, and no tensor has two names."""
     for held in (all_exits(task), Slice(width=0.5)):
         net = network_to_load(task, held).eval()
-        tensors = sorted(net.state_dict(keep_vars=True).items(), key=lambda each: id(each[1]))
-        for (one, tensor), (other, following) in pairwise(tensors):
-            if tensor is following:
+        names: dict[int, str] = {}
+        for name, tensor in net.state_dict(keep_vars=True).items():
+            if (first := names.setdefault(id(tensor), name)) != name:
                 raise CheckError(
-                    f"{one} and {other} are one tensor, which would be sent and averaged twice: "
+                    f"{first} and {name} are one tensor, which would be sent and averaged twice: "
                     "use the one module in both places without registering it again"
                 )
         state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
