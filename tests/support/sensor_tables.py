@@ -36,7 +36,8 @@ def sensor_run(folder: Path, overrides: str = "") -> Path:
     config = compose(
         f"model=conv1d-micro dataset=table dataset.path={table} dataset.label=activity "
         "dataset.window=12 dataset.partition=column dataset.column=person rounds=1 train.epochs=1 "
-        f"train.batch_size=8 report=false output={folder} name=run {overrides}"
+        "train.batch_size=8 dataset.validation=0.2 dataset.test=0.2 report=false "
+        f"output={folder} name=run {overrides}"
     )
     server.run(InProcessGrid(config.fleet.clients), config)
     return folder / "run"
