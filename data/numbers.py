@@ -98,5 +98,7 @@ def _is_text(column: Any) -> bool:
 
 
 def _why(name: str, value: Any) -> str:
-    found = f"{name} is {str(value)[:50]!r}" if isinstance(value, str) else f"{name} is {value}"
-    return f"no {name}: expected a number" if value is None else f"{found}: expected a number"
+    if value is None or not str(value).strip():
+        return f"no {name}: expected a number"
+    found = repr(value[:50]) if isinstance(value, str) else str(value)[:50]
+    return f"{name} is {found}: expected a number"

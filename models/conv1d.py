@@ -52,13 +52,13 @@ ARCHITECTURES = {
     "conv1d": Architecture(
         stem=16,
         channels=((16, 24, 32), (32, 48, 64), (64, 96, 128)),
-        blocks=((1, 2, 3),) * 3,
+        blocks=((2, 3),) * 3,
         kernel=(1, 5),
     ),
     "conv1d-micro": Architecture(
         stem=8,
         channels=((8, 12), (16, 24), (32, 48)),
-        blocks=((1, 2),) * 3,
+        blocks=((2, 3),) * 3,
         kernel=(1, 3),
     ),
 }

@@ -20,7 +20,7 @@ EXITS = {
     "resnet20": (2, 5, 9),
     "resnet18": (2, 5, 8),
     "preresnet-mini": (3, 7, 12),
-    "conv1d-micro": (2, 3, 6),
+    "conv1d-micro": (2, 5, 9),
     "mobilenet_v2-mini": (4, 9, 17),
     "efficientnet_v2-mini": (4, 9, 18),
     "efficientnet_b4": (6, 22, 32),

@@ -1,4 +1,4 @@
-"""Tables of numbers as sensors give them: a wave for each activity, in recordings of people."""
+"""Tables of numbers as sensors give them, a wave for each activity, and runs on these."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from server_app import app as server
+from server_app.config.composing import compose
+from tests.support.grids import InProcessGrid
 
 ACTIVITIES = ("rest", "walk", "run")
 
@@ -24,3 +28,16 @@ def sensor_table(file: Path, people: int = 4, rows: int = 48) -> Path:
             columns["person"] += [f"person{person}"] * rows
     pq.write_table(pa.table(columns), file)
     return file
+
+
+def sensor_run(folder: Path, overrides: str = "") -> Path:
+    """A run directory after a round: windows of 12 rows, and people who are the clients."""
+    table = sensor_table(folder / "sensors.parquet")
+    config = compose(
+        f"model=conv1d-micro dataset=table dataset.path={table} dataset.label=activity "
+        "dataset.window=12 dataset.partition=column dataset.column=person rounds=1 train.epochs=1 "
+        "train.batch_size=8 dataset.validation=0.2 dataset.test=0.2 report=false "
+        f"output={folder} name=run {overrides}"
+    )
+    server.run(InProcessGrid(config.fleet.clients), config)
+    return folder / "run"
