@@ -60,6 +60,7 @@ from nestfl.commands.overrides import TakesOverrides
 @click.option("--quiet", is_flag=True, help="Show only how it ended.")
 def run(**request: Any) -> None:
     """Train in a simulation on this machine."""
-    from nestfl.commands import run as runner
+    from nestfl.commands.run import run as start
+    from nestfl.launching.request import Request
 
-    raise SystemExit(runner.run(runner.Request(**request)))
+    raise SystemExit(start(Request(**request)))
