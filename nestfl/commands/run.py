@@ -12,7 +12,8 @@ from rich.console import Console
 from nestfl.launching.flower import LaunchError, check_app, flower
 from nestfl.launching.request import Choice, Request, choose
 from nestfl.launching.stopping import Stopped, stop_request
-from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK, claim
+from server_app.config.saved import run_directory
+from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK, claim, new_directory
 from server_app.record.locking import PATIENCE, Lock
 
 
@@ -88,12 +89,12 @@ def run_directory_of(request: Request, choice: Choice) -> Iterator[Path]:
     if resume is not None and request.run_dir is not None:
         raise ValueError("a run goes on in its own directory: leave out --run-dir or --resume")
     if resume is not None:
-        run_dir = runrun_directory_of(resume)
+        run_dir = run_directory(resume)
     elif request.run_dir is not None:
         run_dir = claim(request.folder / request.run_dir.expanduser())
     else:
         output = request.folder / Path(choice.output).expanduser()
-        run_dir = newrun_directory_of(output, choice.name, choice.label)
+        run_dir = new_directory(output, choice.name, choice.label)
     lock = Lock(run_dir / LAUNCHER_LOCK)
     try:
         Lock(run_dir / RECORD_LOCK, PATIENCE).close()  # a killed run's server may take a while

@@ -12,7 +12,9 @@ CLIENTS = "client_app.app"
 
 
 def start_ray(cpus: int | None) -> None:
-    """Start Ray's processes, for all cores if no number is given; their workers are there, and have imported all, when work comes.
+    """Start Ray's processes, for all cores if no number is given.
+
+    Their workers are there when work comes, and have imported all that it takes.
 
     Left out are its dashboard, which no run looks at and which listens at a port, and what would
     add machines: each is a Python that takes a second or more to start.
