@@ -12,6 +12,7 @@ import sys
 
 from flwr.superlink.cli.flower_superlink import flower_superlink
 
+from nestfl.guarded.migrations import allow_spaces
 from nestfl.guarded.own_name import guard_names
 from nestfl.guarded.own_user import guard_servers
 
@@ -29,6 +30,7 @@ def main() -> None:
     except KeyError:
         sys.exit(f"{PROXY_USER} is {name!r}: expected a user of this machine")
     guard_names()
+    allow_spaces()
     flower_superlink()
 
 

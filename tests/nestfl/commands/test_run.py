@@ -38,7 +38,7 @@ _run = run
 
 def run(grid, config, directory, command):
     told = {"group": os.getpgid(0), "file": __file__, "command": command}
-    (directory / "seen.json").write_text(json.dumps(told))
+    (directory.parent / "seen.json").write_text(json.dumps(told))
     return _run(grid, config, directory, command)
 """
 DRIVER = """
@@ -93,7 +93,7 @@ class ChangedApp:
         return process.returncode, out, err
 
     def seen(self) -> dict[str, Any]:
-        seen: dict[str, Any] = json.loads((self.run_dir / "seen.json").read_text())
+        seen: dict[str, Any] = json.loads((self.run_dir.parent / "seen.json").read_text())
         return seen
 
     def assert_nothing_is_left(self) -> None:
