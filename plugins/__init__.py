@@ -8,6 +8,7 @@ under one name; a run's directory keeps a copy of them in its own folder `plugin
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,8 @@ FOLDER = "plugins"
 """What the folder of plugins is called, here and in a run's directory."""
 ENTRY_POINTS = "nestfl.plugins"
 """The group under which installed packages name theirs."""
+PLACE = "NESTFL_PLUGINS"
+"""The variable that names the directory where a simulation's processes find those of their run."""
 SHIPPED = (".py", ".yaml")
 """The endings of the files of a plugin; others stay where they are."""
 
@@ -52,9 +55,12 @@ _loading: list[Plugin] = []
 _installed_too = False
 
 
-def load(place: str | Path) -> Plugin:
-    """Import a file, a package's folder, or what an installed package's entry point names."""
-    path = Path(place).expanduser()
+def load(place: str | Path, start: Path | None = None) -> Plugin:
+    """Import a file, a package's folder, or what an installed package's entry point names.
+
+    A relative path starts in the working directory, or where it is said.
+    """
+    path = (start or Path()) / Path(place).expanduser()
     if not path.exists() and str(place) in installed():
         path = installed()[str(place)]
     plugin = _read(path.resolve())
@@ -204,9 +210,18 @@ def _is_shipped(name: str) -> bool:
 
 def _findable() -> Iterator[Path]:
     """Yield where plugins are that nobody has named."""
-    yield from _members(Path(__file__).parent)
+    yield from _of_the_app()
     if _installed_too:
         yield from installed().values()
+
+
+def _of_the_app() -> list[Path]:
+    """Return the plugins beside this file, and those that a simulation's server has laid out."""
+    laid_out = os.environ.get(PLACE)
+    return [
+        *_members(Path(__file__).parent),
+        *(_members(Path(laid_out) / FOLDER) if laid_out else ()),
+    ]
 
 
 def _members(folder: Path) -> list[Path]:
@@ -221,8 +236,8 @@ def _members(folder: Path) -> list[Path]:
 
 @cache
 def _beside() -> dict[str, Plugin]:
-    """Return the plugins that lie beside this file: those of the app that this process runs."""
-    found = map(_read, _members(Path(__file__).parent))
+    """Return the plugins of the app that this process runs, which need not be loaded."""
+    found = map(_read, _of_the_app())
     return {plugin.name: plugin for plugin in found}
 
 

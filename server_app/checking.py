@@ -60,9 +60,9 @@ class Checked:
 
     def _levels(self) -> list[str]:
         """Return what each level costs, and who holds it."""
-        coverage, settings = self.strategy.coverage, self.strategy.settings
-        if not coverage.levels:
+        if not self.strategy.levels:
             return ["levels:  what the clients choose when they come"]
+        coverage, settings = self.strategy.coverage, self.strategy.settings
         full = coverage.levels[-1].cost.of(settings.cost)
         return [
             f"level {each.number}: {each.cost.parameters:,} parameters, "

@@ -71,7 +71,7 @@ def killed_simulation(case: Case) -> Outcome:
     whole = undisturbed(case)
     run = start_run(case)
     in_round_3(run)
-    os.kill(find("flwr-simulation"), signal.SIGKILL)
+    os.kill(find("nestfl.launching.driver"), signal.SIGKILL)
     code = run.end(240)
     assert_nothing_runs()
     if code == 0:

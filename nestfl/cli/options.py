@@ -18,14 +18,16 @@ def refuse(command: str, error: Exception) -> NoReturn:
     raise SystemExit(2)
 
 
-def plugin_option(expose: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let a command take plugins, which are loaded before it begins."""
+def plugin_option(
+    expose: bool = False, load: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a command take plugins, which are loaded before it begins unless it does that itself."""
     return click.option(
         "--plugin",
         metavar="PATH",
         multiple=True,
         expose_value=expose,
-        callback=_load_plugins,
+        callback=_load_plugins if load else None,
         help="A Python file or package with networks or methods of your own, or the name of an "
         "installed one; may be given several times.",
     )

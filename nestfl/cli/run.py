@@ -57,11 +57,12 @@ from nestfl.commands.overrides import TakesOverrides
 @click.option(
     "--resume", metavar="RUN", type=FILE, help="A run directory or a checkpoint to go on from."
 )
-@plugin_option(expose=True)
+@plugin_option(expose=True, load=False)
 @click.option("--check", is_flag=True, help="Check all that the run would start from, and stop.")
 @click.option("--quiet", is_flag=True, help="Show only how it ended.")
 def run(**request: Any) -> None:
     """Train in a simulation on this machine."""
-    from nestfl.commands import run as runner
+    from nestfl.commands.run import run as start
+    from nestfl.launching.request import Request
 
-    raise SystemExit(runner.run(runner.Request(**request)))
+    raise SystemExit(start(Request(**request)))

@@ -12,7 +12,7 @@ import sys
 
 from flwr.superlink.cli.flower_superlink import flower_superlink
 
-from nestfl.guarded.database import allow_spaces
+from nestfl.guarded.migrations import allow_spaces
 from nestfl.guarded.own_name import guard_names
 from nestfl.guarded.own_user import guard_servers
 

@@ -1,59 +1,33 @@
-"""Starts a Flower simulation of the app in a directory, and leaves nothing of it running."""
+"""Starts Flower's simulation of the app in a directory, and leaves nothing of it running."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import ProxyHandler, build_opener
 
-import plugins
-from nestfl.bundle import BundleError, app_files, copy_app
-from nestfl.guarded.own_user import own_port
+from nestfl.bundle import BundleError, app_files
+from nestfl.launching.app_copy import cache_dir, kept_copy
+from nestfl.launching.handshake import ANSWER, GO, REQUEST, Answer, Go, read_answer, write
 from nestfl.launching.process_group import ProcessGroup
+from nestfl.launching.request import Request
+from plugins import PLACE as PLUGINS
 from protocol.environment import MEMORY, private_ray
-from server_app.record.files import MEMORY_FOLDER
+from server_app.record.files import LOG_FILE, MEMORY_FOLDER
 
-STARTUP_SECONDS = 120.0
-CONNECTION = "nestfl"
-LISTENER = "NESTFL_LISTENER"
-"""What tells nestfl/guarded/superlink.py, which is not imported here, its port's descriptor."""
-SUPERLINK = [sys.executable, "-P", "-m", "nestfl.guarded.superlink"]
-"""Flower's, which without a guard would run what any user of this machine submits."""
+DRIVER = [sys.executable, "-P", "-m", "nestfl.launching.driver"]
+OUTPUT = "output"
+"""What the process has said before it was told where its log is."""
+LAST_LINES = 5
+PAUSE = 0.02
 
 
 class LaunchError(RuntimeError):
     """Flower could not be started."""
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """The number of simulated nodes, and the part of this machine that each takes."""
-
-    nodes: int
-    cpus_per_client: int = 1
-    gpus_per_client: float = 0.0
-    workers: int | None = None
-    """Clients at a time; as many as the machine has room for if not given."""
-
-    def federation_config(self) -> str:
-        settings = {
-            "num-supernodes": self.nodes,
-            "client-resources-num-cpus": self.cpus_per_client,
-            "client-resources-num-gpus": float(self.gpus_per_client),
-        }
-        if self.workers is not None:
-            settings["init-args-num-cpus"] = self.workers * self.cpus_per_client
-        return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
 def check_app(app_dir: Path) -> None:
@@ -64,42 +38,54 @@ def check_app(app_dir: Path) -> None:
         raise LaunchError(f"{error}; run nestfl from its checkout") from None
 
 
-# `flwr run` alone would find, or leave behind, a SuperLink for all: a stranger's working directory,
-# environment and code (its simulated clients import from the SuperLink's directory). So the run has
-# a SuperLink and a SuperExec of its own: as fast as letting `flwr run` start them (both start at
-# once), and all of them, Ray too, are in one process group that can be ended as a whole.
-# `flwr.simulation.run_simulation` needs neither, but takes no run config and builds no FAB.
-@contextmanager
-def flower_run(
-    app_dir: Path,
-    run_config: Mapping[str, str | bool],
-    simulation: Simulation,
-    log: Path,
-    check: Callable[[], None],
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the app; yield a process that writes the log and ends when the run has ended.
+class Flower:
+    """The process of a simulation (driver.py), and all that it starts."""
 
-    While Flower starts, `check` may raise to give it up.
-    """
+    def __init__(self, group: ProcessGroup, folder: Path) -> None:
+        with (folder / OUTPUT).open("wb") as output:
+            self.process = group.start([*DRIVER, str(folder)], output)
+        self._group, self._folder = group, folder
+
+    def answer(self, check: Callable[[], None]) -> Answer:
+        """Wait until it has checked its run; meanwhile `check` may raise to give it up."""
+        while not (self._folder / ANSWER).exists():
+            if self.process.poll() is not None and not (self._folder / ANSWER).exists():
+                said = (self._folder / OUTPUT).read_text(errors="replace").splitlines()
+                raise LaunchError("\n".join(["Flower did not start:", *said[-LAST_LINES:]]))
+            check()
+            time.sleep(PAUSE)
+        return read_answer(self._folder)
+
+    def go(self, run_dir: Path, command: str, remembers: bool) -> None:
+        """Let its run begin in a directory, where what clients remember is kept, too."""
+        if remembers:  # its workers have started: they know the place by another name
+            (run_dir / MEMORY_FOLDER).mkdir(exist_ok=True)
+            (self._folder / MEMORY_FOLDER).symlink_to(run_dir / MEMORY_FOLDER)
+        write(self._folder, GO, Go(str(run_dir), command, str(run_dir / LOG_FILE)))
+
+    def end(self) -> None:
+        """End all that there is of it."""
+        self._group.stop()
+
+
+# `flwr run` would find, or leave behind, a SuperLink for all: a stranger's working directory,
+# environment and code. So a run has a process of its own, with Flower's simulation engine in it. It
+# is started at once: it imports and starts Ray while it checks whether the run is right. All that
+# there is of it, Ray too, is in one process group that can be ended as a whole.
+@contextmanager
+def flower(request: Request) -> Iterator[Flower]:
+    """Start the process of a simulation; nothing of it is left behind the `with` block."""
     with (
         _temporary_directory() as home,  # not in the checkout, which may be another user's
         _temporary_directory("/tmp") as ray,  # a short path: Ray's sockets are below it
-        log.open("ab") as output,
-        ProcessGroup(_environment(Path(home), Path(ray), log.parent), Path(home)) as group,
     ):
-        port = _start_superlink(group, Path(home), check)
-        # Flower would look through all of a checkout
-        copy_app(app_dir, Path(home, "app"), plugins.files())
-        _write_toml(Path(home, "run.toml"), run_config)
-        Path(home, "config.toml").write_text(
-            f'[superlink]\ndefault = "{CONNECTION}"\n\n'
-            f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
-        )
-        options = ["--run-config", f"{home}/run.toml"]
-        options += ["--federation-config", simulation.federation_config()]
-        yield group.start(
-            [_script("flwr"), "run", f"{home}/app", CONNECTION, "--stream", *options], output
-        )
+        folder = Path(home)
+        cache = _writable_cache() or folder / "cache"
+        app = kept_copy(request.app_dir, cache)
+        write(folder, REQUEST, request)
+        environment = _environment(folder, Path(ray), app, cache)
+        with ProcessGroup(environment, app) as group:
+            yield Flower(group, folder)
 
 
 def _temporary_directory(folder: str | None = None) -> tempfile.TemporaryDirectory[str]:
@@ -107,69 +93,31 @@ def _temporary_directory(folder: str | None = None) -> tempfile.TemporaryDirecto
     return tempfile.TemporaryDirectory(prefix="nestfl-", dir=folder, ignore_cleanup_errors=True)
 
 
-def _start_superlink(group: ProcessGroup, home: Path, check: Callable[[], None]) -> int:
-    """Start it, and what takes its tasks; return its port.
-
-    The port is taken here, and is nobody else's at any time: whoever had it could give tasks.
-    """
-    with own_port(0) as listener, (home / "superlink.log").open("wb") as output:
-        port = str(listener.getsockname()[1])
-        serve = ["--simulation", "--isolation", "process", "--host", "127.0.0.1", "--port", port]
-        number = listener.fileno()
-        command, taken = [*SUPERLINK, "--insecure", *serve], {LISTENER: str(number)}
-        superlink = group.start(command, output, taken, [number])
-        address = f"127.0.0.1:{port}"
-        work = ["--runtime-api-address", address, "--parent-pid", str(superlink.pid)]
-        group.start([_script("flower-superexec"), "--insecure", *work], output)
-    deadline = time.monotonic() + STARTUP_SECONDS
-    while not _answers(address) or superlink.poll() is not None:
-        if superlink.poll() is not None or time.monotonic() > deadline:
-            last_lines = (home / "superlink.log").read_text(errors="replace").splitlines()[-5:]
-            raise LaunchError("\n".join(["Flower's SuperLink did not start:", *last_lines]))
-        check()
-        time.sleep(0.05)
-    return int(port)
-
-
-def _answers(address: str) -> bool:
+def _writable_cache() -> Path | None:
+    """Return the folder for what is kept from run to run; None where this user may not write it."""
     try:
-        with build_opener(ProxyHandler({})).open(f"http://{address}/health", timeout=1):
-            return True
-    except (URLError, OSError):
-        return False
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache_dir()):
+            return cache_dir()
+    except OSError:
+        return None
 
 
-def _environment(home: Path, ray: Path, run_dir: Path) -> dict[str, str]:
+def _environment(home: Path, ray: Path, app: Path, cache: Path) -> dict[str, str]:
+    paths = [str(app), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {
-        "PATH": _search_path(),
-        "FLWR_HOME": str(home),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-        "RAY_USAGE_STATS_ENABLED": "0",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONUNBUFFERED": "1",
+        "NESTFL_CACHE": str(cache.absolute()),
+        PLUGINS: str(home),
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     }
-    environment.setdefault(MEMORY, str(run_dir.absolute() / MEMORY_FOLDER))
+    environment.setdefault(MEMORY, str(home / MEMORY_FOLDER))
     if "RAY_ADDRESS" not in environment:  # else Ray would join any cluster that this machine has
         environment["RAY_TMPDIR"] = str(ray)
         environment |= private_ray()
     return environment
-
-
-def _search_path() -> str:
-    """Put this Python's commands first: Flower starts its own by name."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-
-
-def _script(name: str) -> str:
-    found = shutil.which(name, path=_search_path())
-    if found is None:
-        raise LaunchError(f"the command {name} is missing: is flwr[simulation] installed?")
-    return found
-
-
-def _write_toml(path: Path, values: Mapping[str, str | bool]) -> None:
-    """Write values as JSON's strings, which TOML reads; a file needs no quoting for `flwr run`."""
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items()]
-    path.write_text("".join(lines), encoding="utf-8")

@@ -20,11 +20,9 @@ from server_app.record.files import LAUNCHER_LOCK, LOG_FILE, RECORD_LOCK
 
 @dataclass(kw_only=True)
 class Run(ABC):
-    """The app's run in a directory, with the overrides that it starts from."""
+    """The app's run in a directory."""
 
     run_dir: Path
-    overrides: str
-    """As one string; that it resumes is among them."""
     command: str
     """What was typed, for the record: it repeats the run."""
     console: Console

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nestfl.launching.launched_run import Run
+from nestfl.launching.request import Simulation
 from nestfl.launching.stopping import Stopped, stop_request
 from nestfl.local_engine import LocalGrid
 from nestfl.watching.display import Lines, Silence
 from nestfl.watching.progress import Follower
 from protocol.environment import MEMORY
 from server_app import app as server
-from server_app.config.composing import compose
+from server_app.config.settings import Config
 from server_app.record.files import MEMORY_FOLDER, PROGRESS_FILE
 
 log = logging.getLogger("flwr")  # whose lines are a run's log
@@ -28,8 +29,8 @@ log = logging.getLogger("flwr")  # whose lines are a run's log
 class LocalRun(Run):
     """The app's run in this process; a round is a line, so that a debugger has the terminal."""
 
-    nodes: int
-    cpus_per_client: int
+    config: Config
+    simulation: Simulation
 
     def run(self) -> None:
         (self.run_dir / PROGRESS_FILE).unlink(missing_ok=True)
@@ -42,9 +43,9 @@ class LocalRun(Run):
             _logged_to(self.log, lambda: follower.step(display)),
             _memory_in(self.run_dir.absolute() / MEMORY_FOLDER),
         ):
-            grid = LocalGrid(self.nodes, self.cpus_per_client)
+            grid = LocalGrid(self.simulation.nodes, self.simulation.cpus_per_client)
             try:
-                server.run(grid, compose(self.overrides), self.run_dir, self.command)
+                server.run(grid, self.config, self.run_dir, self.command)
             except (KeyboardInterrupt, BdbQuit):  # who leaves the debugger leaves the run
                 raise Stopped(signal.SIGINT) from None
             except Exception as error:

@@ -57,6 +57,8 @@ class ProcessGroup:
 
     def stop(self) -> None:
         """Ask all processes, and all that they have started, to end; kill those that do not."""
+        if not self._started:
+            return
         group = self._started[0].pid
         for request in (signal.SIGTERM, signal.SIGKILL):
             _signal(group, request)

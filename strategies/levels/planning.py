@@ -89,7 +89,8 @@ def search_splits(
     A level is deeper than the one below it; only where no such pair is within the tolerance, it is
     as deep, and wider. Its cost counts the exits of the levels below it, which lie on its path, and
     at full depth those of the network itself. Ties go to the pair whose cost is closest to its
-    target, then to the deeper one. The last level is whole. What is found is kept for the next time.
+    target, then to the deeper one. The last level is whole. What is found
+    is kept for the next time.
     """
 
     def search() -> Arrays:

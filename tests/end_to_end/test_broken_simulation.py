@@ -37,7 +37,7 @@ def test_a_server_killed_and_resumed_with_two_workers_ends_with_the_weights_of_o
     while not list(checkpoints.glob("round-000001*")) and started.poll() is None:
         time.sleep(0.05)
     below = descendants(started.pid)
-    servers = [pid for pid, command in below if "flwr-simulation" in command]
+    servers = [pid for pid, command in below if "nestfl.launching.driver" in command]
     for pid in servers:
         os.kill(pid, signal.SIGKILL)
     assert servers, f"among {below}, after:\n{log.read_text()}"

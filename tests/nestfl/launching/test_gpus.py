@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nestfl.commands.run import Choice, Request, choose, simulation_of
+from nestfl.launching import request as request_module
 from nestfl.launching.gpus import (
     CUDA_CONTEXT,
     MOST_CLIENTS,
@@ -20,6 +20,7 @@ from nestfl.launching.gpus import (
     share_of_a_gpu,
     training_memory,
 )
+from nestfl.launching.request import Request, simulation_of
 from server_app.config.composing import compose
 from tests.support.federations import federate_in
 
@@ -56,10 +57,6 @@ def test_a_larger_network_or_batch_leaves_room_for_fewer() -> None:
     assert clients_per_gpu([24 * GB], small, 64) > clients_per_gpu([24 * GB], wide, 64) > 0
 
 
-def asked_of_flower(request: Request, choice: Choice, gpus: list[int]) -> str:
-    return simulation_of(request, choice, lambda: gpus).federation_config()
-
-
 def never(*_: Any) -> Any:
     raise AssertionError("nobody wants to know")
 
@@ -81,19 +78,19 @@ def test_flower_is_told_of_the_share(
     request_made: Request, gpus: list[int], share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    choice = Choice(20, memory=lambda: 3 * GB)
-    told = asked_of_flower(request_made, choice, gpus)
-    assert f"client-resources-num-gpus={share} " in told
+    monkeypatch.setattr(request_module, "training_memory", lambda config: 3 * GB)
+    made = simulation_of(request_made, compose(""), lambda: gpus)
+    assert made.backend()["client_resources"] == {"num_cpus": 1, "num_gpus": share}
 
 
 def test_gpus_are_not_looked_for_where_the_cpu_or_a_cluster_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    choice = choose("train.device=cpu")
-    assert simulation_of(Request(), choice, never).gpus_per_client == 0
+    config = compose("train.device=cpu")
+    assert simulation_of(Request(), config, never).gpus_per_client == 0
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    assert simulation_of(Request(), choose("train.device=auto"), never).gpus_per_client == 0
+    assert simulation_of(Request(), compose("train.device=auto"), never).gpus_per_client == 0
 
 
 def test_a_gpu_without_room_is_told_of(

@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from models import Slice, build
-from nestfl.commands.run import Request
+from nestfl.launching.request import Request
 from protocol.code import code_hash
 from server_app import app as server
 from server_app.building import strategy_of

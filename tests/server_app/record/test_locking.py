@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from nestfl.commands.run import Choice, Request, run
+from nestfl.commands.run import run_directory_of
+from nestfl.launching.request import Choice, Request, choose
 from server_app.config.composing import Config, ConfigError, compose
 from server_app.config.saved import CONFIG_FILE
 from server_app.record import checkpoint
@@ -122,40 +123,37 @@ def refusal(config: Config, start: checkpoint.Checkpoint) -> str:
 def test_nestfl_run_refuses_a_directory_in_use_before_it_starts_anything(
     held: str,
     stopped: Path,
-    app_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("nestfl.commands.run.PATIENCE", 0.2)
-    request = Request(resume=stopped, app_dir=app_dir)
     with another_process(stopped / held) as holder:
-        assert run(request, choose=lambda overrides: Choice(1, device="cpu")) == 2
-        told = capsys.readouterr()
-        assert f"{stopped} is in use by process {holder.pid} on" in told.err
-        assert told.out == ""
-    assert not (stopped / "flower.log").exists()
+        told = f"{stopped} is in use by process {holder.pid} on"
+        taken = run_directory_of(Request(resume=stopped), Choice(1))
+        with pytest.raises(ConfigError, match=told), taken:
+            raise AssertionError("it was taken")
 
 
-def test_a_damaged_checkpoint_is_told_of_before_anything_is_started(
-    stopped: Path, app_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_checkpoint_is_told_of_before_anything_is_started(stopped: Path) -> None:
     last = checkpoint.save(stopped / checkpoint.FOLDER, 2, {}, {})
     last.write_bytes(last.read_bytes()[:-1])
-    request = Request(resume=last, app_dir=app_dir)
-    assert run(request, choose=lambda overrides: Choice(1, device="cpu")) == 2
-    assert capsys.readouterr().err.startswith(f"nestfl run: {last} is not a whole checkpoint")
+    with pytest.raises(ValueError, match=f"{last} is not a whole checkpoint"):
+        choose(Request(resume=last))
 
 
 AS_NOBODY = """
 import os, sys
 from pathlib import Path
 import server_app.record.run_record  # now: the other user may not be allowed to read Python's files
-from nestfl.commands.run import Choice, Request, run
+from nestfl.commands.run import run_directory_of
+from nestfl.launching.request import Choice, Request
 
-choice = Choice(1, sys.argv[3], device="cpu")
 resume = Path(sys.argv[1]) if sys.argv[1] else None
 os.setuid(65534)
-sys.exit(run(Request(resume=resume, app_dir=Path(sys.argv[2])), lambda overrides: choice))
+try:
+    with run_directory_of(Request(resume=resume), Choice(1, sys.argv[2])):
+        pass
+except (ValueError, OSError) as error:
+    sys.exit(f"nestfl run: {error}")
 """
 
 
@@ -168,9 +166,9 @@ def test_a_directory_of_another_user_is_told_of_in_one_line(stopped: Path, app_d
         theirs = Path(root, "app", "runs", stopped.name)
 
         def told(resume: str, output: str) -> list[str]:
-            command = [sys.executable, "-c", AS_NOBODY, resume, f"{root}/app", output]
+            command = [sys.executable, "-c", AS_NOBODY, resume, output]
             done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 2, done.stderr
+            assert done.returncode == 1, done.stderr
             return done.stderr.splitlines()
 
         (line,) = told(str(theirs), "")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
 
-from nestfl.commands.run import Choice, Request, run
+from nestfl.commands.run import run
+from nestfl.launching.request import Request
 from nestfl.watching.progress import RunState
 from server_app import app as server
 from server_app.config.composing import compose
@@ -38,55 +40,70 @@ def test_a_run_never_writes_to_the_directory_of_another(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_resumed_run_keeps_the_log_and_tells_of_its_own_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("nestfl.launching.flower._start_superlink", lambda *_: None)
-    monkeypatch.setattr("nestfl.launching.flower._script", lambda name: "echo")  # into the log
+SAYS = """
+import json, pathlib, sys, time
+folder = pathlib.Path(sys.argv[2])
+(folder / "unfinished").write_text(json.dumps({"error": None, "choice": json.loads(sys.argv[1])}))
+(folder / "unfinished").rename(folder / "answer.json")
+while not (folder / "go.json").exists():
+    time.sleep(0.02)
+with open(json.loads((folder / "go.json").read_text())["log"], "a") as log:
+    log.write("it had nothing to do\\n")
+"""
+
+
+@pytest.fixture
+def app_dir(tmp_path: Path) -> Path:
     (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.components]")
-    first = tmp_path / "first"
+    return tmp_path
+
+
+def simulated_by(monkeypatch: pytest.MonkeyPatch, script: str, **choice: object) -> None:
+    """Let another process be that of the simulation."""
+    told = json.dumps({"nodes": 1, **choice})
+    monkeypatch.setattr("nestfl.launching.flower.DRIVER", [sys.executable, "-c", script, told])
+
+
+def test_a_resumed_run_keeps_the_log_and_tells_of_its_own_failure(
+    app_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulated_by(monkeypatch, SAYS)
+    first = app_dir / "first"
     first.mkdir()
     (first / "config.yaml").touch()
     checkpoint.save(first / checkpoint.FOLDER, 1, {}, {})
     log = first / "flower.log"
     log.write_text("Simulation raised an exception\nTraceback (most recent call last):\nOld\n")
-    request = Request(resume=first, app_dir=tmp_path, quiet=True)
-    assert run(request, choose=lambda overrides: Choice(1)) == 1
+    assert run(Request(resume=first, app_dir=app_dir, quiet=True)) == 1
     kept, added = log.read_text().split("Old\n")
     assert kept.startswith("Simulation raised")
-    assert added.startswith("run ")
+    assert added == "it had nothing to do\n"
     told = capsys.readouterr().err
     assert "the log's last lines" in told
     assert "Old" not in told
 
 
 def test_a_start_that_fails_leaves_nothing_that_blocks_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    app_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))  # where there is no Flower
-    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.components]")
-    mine = Choice(1, str(tmp_path / "runs"), "mine", device="cpu")
+    simulated_by(monkeypatch, "raise SystemExit('no Ray here')")
     for _ in range(2):
-        assert run(Request(app_dir=tmp_path, quiet=True), choose=lambda overrides: mine) == 1
-        assert "the command flower-superexec is missing" in capsys.readouterr().err
-        assert list((tmp_path / "runs").iterdir()) == []
+        assert run(Request([f"output={app_dir}/runs"], app_dir=app_dir, quiet=True)) == 2
+        assert "Flower did not start:\nno Ray here" in capsys.readouterr().err
+        assert not (app_dir / "runs").exists()
 
 
 def test_a_log_that_says_why_a_start_failed_is_kept_and_does_not_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    app_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nestfl.launching.flower._start_superlink", lambda *_: None)
-    monkeypatch.setattr("nestfl.launching.flower._script", lambda name: "echo")  # into the log
-    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.components]")
-    mine = Choice(1, str(tmp_path / "runs"), "mine", device="cpu")
+    simulated_by(monkeypatch, SAYS, output=str(app_dir / "runs"), name="mine")
     for attempt in (1, 2):
-        assert run(Request(app_dir=tmp_path, quiet=True), choose=lambda overrides: mine) == 1
+        assert run(Request(app_dir=app_dir, quiet=True)) == 1
         told = capsys.readouterr().err
-        assert f"The full log: {tmp_path / 'runs' / 'mine' / 'flower.log'}" in told
+        assert f"The full log: {app_dir / 'runs' / 'mine' / 'flower.log'}" in told
         assert "--resume" not in told
-        log = (tmp_path / "runs" / "mine" / "flower.log").read_text()
-        assert log.count("--run-config") == attempt
+        log = (app_dir / "runs" / "mine" / "flower.log").read_text()
+        assert log.count("it had nothing to do") == attempt
 
 
 def test_a_run_that_dead_processes_end_says_so(tmp_path: Path) -> None:

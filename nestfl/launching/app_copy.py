@@ -1,0 +1,55 @@
+"""The copy of the app that a run's server and clients import: a checkout may change meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from nestfl.bundle import copy_app
+
+APPS = "apps"
+UNUSED = 30 * 24 * 3600.0
+"""Seconds after which a copy that no run has taken is removed."""
+
+
+def cache_dir() -> Path:
+    """Return the folder that `data.cache` keeps arrays in, whose import takes seconds."""
+    return Path(os.environ.get("NESTFL_CACHE") or "~/.cache/nestfl").expanduser()
+
+
+def kept_copy(app_dir: Path, cache: Path) -> Path:
+    """Return a copy of the app, which is kept under its content: what it compiles to, also."""
+    folder = cache / APPS
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=folder) as made:
+        new = Path(made, "app")
+        copy_app(app_dir, new)
+        copy = folder / _hash(new)
+        if copy.is_dir() and _hash(copy) != copy.name:  # someone has cleaned up in it
+            shutil.rmtree(copy, ignore_errors=True)
+        if not copy.is_dir():
+            os.rename(new, copy)
+    os.utime(copy)
+    _remove_unused(folder)
+    return copy
+
+
+def _hash(app: Path) -> str:
+    """Return a hash of an app's files; what Python and Numba made of them is none of these."""
+    digest = hashlib.sha256()
+    for file in sorted(app.rglob("*")):
+        if file.is_file() and file.parent.name != "__pycache__":
+            content = file.read_bytes()
+            digest.update(f"{file.relative_to(app).as_posix()} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()[:20]
+
+
+def _remove_unused(folder: Path) -> None:
+    for copy in folder.iterdir():
+        if time.time() - copy.stat().st_mtime > UNUSED:
+            shutil.rmtree(copy, ignore_errors=True)

@@ -1,0 +1,132 @@
+"""The process of a simulation: it checks the run, starts Ray meanwhile, and goes when it is told.
+
+    python -P -m nestfl.launching.driver FOLDER
+
+It runs Flower's simulation engine in itself: there is no SuperLink, and no port of Flower's. All of
+the app, on both sides, is imported from the working directory, which is a copy of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import plugins
+from nestfl.launching.handshake import ANSWER, GO, Answer, Go, read_go, read_request, write
+from nestfl.launching.ray_head import start_ray
+from nestfl.launching.request import Request, Simulation, choose
+
+if TYPE_CHECKING:
+    from server_app.checking import Checked
+
+CLIENT_APP = "client_app.app:app"
+PAUSE = 0.02
+"""Seconds between two looks for the word to go."""
+
+log = logging.getLogger("flwr")
+
+
+class Check(Thread):
+    """Checks the run, beside all else that has to start, and answers."""
+
+    def __init__(self, folder: Path, request: Request) -> None:
+        super().__init__()
+        self._folder, self._request = folder, request
+        self.found: tuple[Checked, Simulation] | None = None
+
+    def run(self) -> None:
+        try:
+            checked, simulation, choice = choose(self._request)
+        except (ValueError, OSError) as error:
+            write(self._folder, ANSWER, Answer(error=str(error)))
+        else:
+            plugins.write(self._folder)  # where clients find them
+            self.found = checked, simulation
+            write(self._folder, ANSWER, Answer(choice=choice))
+
+
+def main() -> None:
+    """Check, answer, wait for the word, and run; the log has the reason where that fails."""
+    folder = Path(sys.argv[1])
+    request = read_request(folder)
+    check = Check(folder, request)
+    check.start()
+    problem = _start_ray(request)
+    check.join()
+    if check.found is None:
+        sys.exit(2)
+    go = _awaited(folder)
+    _log_to(go.log)
+    code = 0
+    try:
+        if problem is not None:
+            raise problem
+        simulate(*check.found, go)
+    except Exception:
+        log.exception("Simulation raised an exception")  # as nestfl/launching/failure.py knows it
+        code = 1
+    logging.shutdown()
+    os._exit(code)  # a thread of Flower's or Ray's may wait for a client that never answers
+
+
+def simulate(checked: Checked, simulation: Simulation, go: Go) -> None:
+    """Run the ServerApp, and clients in Ray's workers, until the run has ended."""
+    from flwr.app import Context
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.simulation.run_simulation import _run_simulation
+    from flwr.supercore.telemetry import EventType
+
+    from server_app.app import run
+
+    app = ServerApp()
+
+    @app.main()
+    def serve(grid: Grid, context: Context) -> None:
+        run(grid, checked.config, Path(go.run_dir), go.command)
+
+    # `flwr.simulation.run_simulation` is the same, without the directory that clients come from.
+    _run_simulation(
+        simulation.nodes,
+        EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
+        server_app=app,
+        client_app_attr=CLIENT_APP,
+        app_dir=os.getcwd(),
+        backend_config=simulation.backend(),  # type: ignore[arg-type]
+        is_app=True,
+    )
+
+
+def _start_ray(request: Request) -> Exception | None:
+    """Start Ray before anything is known of the run; return what went wrong, for its log."""
+    if "RAY_ADDRESS" in os.environ:  # Flower joins that cluster
+        return None
+    try:
+        start_ray(Simulation(1, request.cpus_per_client, workers=request.workers).cpus)
+        import flwr.simulation.run_simulation  # noqa: F401  (a second, while the check goes on)
+    except Exception as error:
+        return error
+    return None
+
+
+def _awaited(folder: Path) -> Go:
+    while not (folder / GO).exists():
+        time.sleep(PAUSE)
+    return read_go(folder)
+
+
+def _log_to(file: str) -> None:
+    """Send all that this process and its clients say to a file, from now on."""
+    opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(opened, stream.fileno())
+    os.close(opened)
+
+
+if __name__ == "__main__":
+    main()

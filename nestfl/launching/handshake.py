@@ -1,0 +1,59 @@
+"""What a launcher and the process of its simulation tell each other, in files of a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nestfl.launching.request import Choice, Request
+
+REQUEST, ANSWER, GO = "request.json", "answer.json", "go.json"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a simulation's process says of the run that it has checked: what is wrong, or chosen."""
+
+    error: str | None = None
+    choice: Choice | None = None
+
+
+@dataclass(frozen=True)
+class Go:
+    """What it is told when its run is to begin."""
+
+    run_dir: str
+    command: str
+    log: str
+
+
+def write(folder: Path, name: str, message: Request | Answer | Go) -> None:
+    """Write a message, which is there as a whole or not at all."""
+    unfinished = folder / f".{name}"
+    unfinished.write_text(json.dumps(asdict(message), default=str), encoding="utf-8")
+    os.replace(unfinished, folder / name)
+
+
+def read_request(folder: Path) -> Request:
+    """Return what the launcher was asked for."""
+    values = _read(folder, REQUEST)
+    paths = {key: Path(values[key]) if values[key] else None for key in ("run_dir", "resume")}
+    paths |= {key: Path(values[key]) for key in ("app_dir", "folder")}
+    return Request(**(values | paths))
+
+
+def read_answer(folder: Path) -> Answer:
+    values = _read(folder, ANSWER)
+    return Answer(values["error"], Choice(**values["choice"]) if values["choice"] else None)
+
+
+def read_go(folder: Path) -> Go:
+    return Go(**_read(folder, GO))
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
+    return values

@@ -1,0 +1,196 @@
+"""What `nestfl run` was asked for, and what is chosen by it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import plugins
+from nestfl.launching.gpus import (
+    cores,
+    default_share,
+    device_of,
+    free_memory_of_gpus,
+    training_memory,
+)
+
+if TYPE_CHECKING:  # not for --help
+    from server_app.checking import Checked
+    from server_app.config.composing import Config
+
+APP_DIR = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """The number of simulated nodes, and the part of this machine that each takes."""
+
+    nodes: int
+    cpus_per_client: int = 1
+    gpus_per_client: float = 0.0
+    workers: int | None = None
+    """Clients at a time; as many as the machine has room for if not given."""
+
+    def backend(self) -> dict[str, dict[str, float]]:
+        """Return what Flower's simulation engine is to know of it."""
+        client = {"num_cpus": self.cpus_per_client, "num_gpus": float(self.gpus_per_client)}
+        cores = {} if self.cpus is None else {"num_cpus": float(self.cpus)}
+        return {"client_resources": client, "init_args": cores}
+
+    @property
+    def cpus(self) -> int | None:
+        """The cores that Ray is to have; None is all of them, where nobody names the workers."""
+        return None if self.workers is None else self.workers * self.cpus_per_client
+
+
+@dataclass(frozen=True)
+class Request:
+    """The overrides and options of `nestfl run`, as typed."""
+
+    overrides: Sequence[str] = ()
+    nodes: int | None = None
+    cpus_per_client: int = 1
+    gpus_per_client: float | None = None
+    """A share of a GPU; by what training takes if not given."""
+    workers: int | None = None
+    run_dir: Path | None = None
+    resume: Path | None = None
+    plugin: Sequence[str] = ()
+    """Files and packages of the user's own, or names of installed ones."""
+    check: bool = False
+    """Whether to stop when all is checked that the run would start from."""
+    quiet: bool = False
+    app_dir: Path = APP_DIR
+    folder: Path = field(default_factory=Path.cwd)
+    """Where it was typed, which relative paths are relative to."""
+
+    def hydra(self) -> str:
+        """Return the overrides as one string, which `shlex.split` takes apart again."""
+        from server_app.config.composing import with_absolute_paths  # not for --help
+
+        typed = [text for text in self.overrides if not text.startswith("resume=")]
+        overrides = with_absolute_paths(self.folder, typed)
+        if (resume := self.resume_path()) is not None:
+            overrides.append(f"resume={resume}")
+        return " ".join(map(_quoted, overrides))
+
+    def command(self) -> str:
+        """Return the command that repeats the run, in a directory of its own."""
+        options = {
+            "--nodes": self.nodes,
+            "--cpus-per-client": self.cpus_per_client if self.cpus_per_client != 1 else None,
+            "--gpus-per-client": self.gpus_per_client,
+            "--workers": self.workers,
+            "--resume": self.resume,
+        }
+        given = [(name, str(value)) for name, value in options.items() if value is not None]
+        given += [("--plugin", place) for place in self.plugin]
+        return shlex.join(["nestfl", "run", *self.overrides, *(x for each in given for x in each)])
+
+    def resume_path(self) -> Path | None:
+        """Return the absolute path to go on from: the server has another working directory."""
+        typed = [text.partition("=")[2] for text in self.overrides if text.startswith("resume=")]
+        path = self.resume or (Path(typed[-1]) if typed else None)
+        return self.folder / path.expanduser() if path is not None else None
+
+    @property
+    def engine(self) -> str | None:
+        """The engine that was typed; None leaves it to the configuration."""
+        typed = [text.partition("=")[2] for text in self.overrides if text.startswith("engine=")]
+        return typed[-1] if typed else None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The part of a checked configuration that the launcher has to know."""
+
+    nodes: int
+    output: str = "runs"
+    """The folder of run directories."""
+    name: str | None = None
+    """The run directory's name there; the time and the label if not given."""
+    label: str = "run"
+    engine: str = "ray"
+    clients: str = ""
+    """How many they are, and what they train on, in words."""
+    after: int | None = None
+    """The round that the run goes on after."""
+    remembers: bool = False
+    """Whether its clients keep something from one of their rounds to the next."""
+    found: Sequence[str] = ()
+    """What the run would start from, in lines."""
+
+
+def choose(
+    request: Request, find_gpus: Callable[[], list[int]] = free_memory_of_gpus
+) -> tuple[Checked, Simulation, Choice]:
+    """Compose the configuration and check all that it starts from, to know at once what is wrong.
+
+    Nothing is started and nothing written, but what is found is kept in the cache.
+    """
+    from server_app.checking import check  # not for --help
+    from server_app.config.composing import compose
+
+    plugins.search_installed_too()
+    for place in request.plugin:
+        plugins.load(place, request.folder)
+    config = compose(request.hydra())
+    _check_options(request, config.engine)
+    checked = check(config, request.nodes)
+    simulation = simulation_of(request, config, find_gpus)
+    clients = _clients(config, simulation)
+    choice = Choice(
+        simulation.nodes,
+        config.output,
+        config.name,
+        config.label,
+        config.engine,
+        clients,
+        checked.start.round if checked.start else None,
+        config.strategy.remembers,
+        [*checked.lines(), f"device:  {clients}"],
+    )
+    return checked, simulation, choice
+
+
+def simulation_of(
+    request: Request, config: Config, find_gpus: Callable[[], list[int]] = free_memory_of_gpus
+) -> Simulation:
+    """Return the nodes that an engine runs, and what each takes of this machine."""
+    nodes = request.nodes if request.nodes is not None else config.fleet.clients
+    if config.engine == "local":
+        return Simulation(nodes, request.cpus_per_client)
+    share = request.gpus_per_client
+    if share is None:
+        at_once = min(nodes, request.workers or max(1, cores() // request.cpus_per_client))
+        device = config.train.device
+        share = default_share(device, find_gpus, lambda: training_memory(config), at_once)
+    return Simulation(nodes, request.cpus_per_client, share, request.workers)
+
+
+def _check_options(request: Request, engine: str) -> None:
+    """Raise where the engine has no use for an option that was given."""
+    if engine == "local" and (request.workers is not None or request.gpus_per_client is not None):
+        raise ValueError(
+            "--workers and --gpus-per-client are for engine=ray: the local engine runs one client "
+            "at a time, on train.device; leave them out"
+        )
+
+
+def _clients(config: Config, simulation: Simulation) -> str:
+    """Say how many clients there are, and what they train on."""
+    if config.engine == "ray":
+        device = device_of(config.train.device, simulation.gpus_per_client)
+        return f"{simulation.nodes} simulated clients on {device}"
+    from training.devices import choose_device  # not for --help
+
+    device = str(choose_device(config.train.device))
+    return f"{simulation.nodes} clients in this process on {device}"
+
+
+def _quoted(override: str) -> str:
+    needs_quotes = not override or any(c.isspace() or c in "'\"\\" for c in override)
+    return shlex.quote(override) if needs_quotes else override
