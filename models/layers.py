@@ -69,6 +69,7 @@ class Scaler(nn.Module):
 
 
 def choose_scaler(kind: ScalerKind, share: float) -> nn.Module:
+    """Return what scales a layer's output by the share of channels that are kept (HeteroFL)."""
     if kind not in ("none", "train", "always"):
         raise ValueError(f"unknown scaler {kind!r}; choose from none, train, always")
     return nn.Identity() if kind == "none" or share == 1 else Scaler(share, kind == "always")
@@ -95,6 +96,7 @@ def stepped(branch: Tensor, step: Tensor | None) -> Tensor:
 
 
 def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
+    """Return a convolution of 3x3 that keeps the image's size, or divides it by the stride."""
     return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
 
 
