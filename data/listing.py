@@ -10,7 +10,7 @@ from typing import Any, Literal
 from data.broken import Broken
 from data.catalog import DataError
 from data.formats import IMAGE_COLUMNS, LABEL_COLUMNS, first_column, opened_npz, reading
-from data.own_files import OwnFiles, image_files, images_or_tables, table_files
+from data.own_files import OwnFiles, image_files, table_files
 from data.spec import FOLDER, TABLE, DatasetSpec
 from data.tables import LABEL, Rows, columns_of, read_tables
 
@@ -49,7 +49,7 @@ def own_files(spec: DatasetSpec, path: str | None = None) -> OwnFiles:
 
 def guessed(path: Path) -> str:
     """Return what a path holds: `folder` if it has images, else `table`."""
-    found = images_or_tables(path)
+    found = image_files(path)
     if found.kind != "tables":
         return FOLDER
     columns = columns_of(found.train[0])

@@ -6,6 +6,7 @@ until a file changes, so that looking again takes no time.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -143,15 +144,22 @@ def mean_and_deviation(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the mean and the deviation of each channel of [n, channels, height, width], 0 to 1.
 
-    Pixels are counted by value, so the result is exact. A channel of one value has the deviation 1.
+    Sums are of whole numbers, so the result is exact. A channel of one value has the deviation 1.
     """
-    counts = np.zeros((images.shape[1], 256))
+    counts = np.zeros((images.shape[1], 256), np.int64)
     for start in range(0, len(images), IMAGES_AT_A_TIME):
         part = images[start : start + IMAGES_AT_A_TIME]
         for channel in range(images.shape[1]):
             counts[channel] += np.bincount(part[:, channel].ravel(), minlength=256)
-    values, total = np.arange(256) / 255, counts.sum(1)
-    mean = counts @ values / total
-    variance = (counts * (values - mean[:, None]) ** 2).sum(1) / total
-    std = np.where(variance > 0, np.sqrt(variance), 1.0)
-    return mean.round(DIGITS), np.maximum(std.round(DIGITS), 10**-DIGITS)
+    found = [_mean_and_deviation(channel.tolist()) for channel in counts]
+    mean, std = np.array(found).round(DIGITS).T
+    return mean, std
+
+
+def _mean_and_deviation(counts: list[int]) -> tuple[float, float]:
+    """Return them of so many pixels of each value."""
+    total = sum(counts)
+    once = sum(count * value for value, count in enumerate(counts))
+    squared = sum(count * value**2 for value, count in enumerate(counts))
+    deviation = math.sqrt(total * squared - once**2) / (255 * total)
+    return once / (255 * total), max(deviation, 10**-DIGITS) if deviation else 1.0

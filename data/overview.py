@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.broken import Broken, BrokenFilesError
+from data.catalog import MOST_SHOWN
 from data.clients import Split, client_rows, splits_of
 from data.listing import listed, own_files
 from data.look import Seen, look_at
 from data.natural import client_names, natural_clients
 from data.own_files import OwnFiles
-from data.own_source import TEST_SHARE, test_list
+from data.own_source import TEST_SHARE, testing_list
 from data.spec import DatasetSpec
 
 Counts = NDArray[np.int64]
@@ -80,7 +81,7 @@ def found_in(spec: DatasetSpec) -> Found:
 
 def test_part(spec: DatasetSpec) -> str:
     """Say where the test examples of one's own data are from."""
-    if test_list(own_files(spec), spec) is not None:
+    if testing_list(own_files(spec), spec) is not None:
         return "of its own files"
     share = TEST_SHARE if spec.test_share is None else spec.test_share
     return f"held out: {share:g} of each class, drawn by test_seed {spec.test_seed or 0}"
@@ -109,3 +110,24 @@ def dealt(spec: DatasetSpec) -> Dealt:
     if not spec.is_natural:
         return Dealt(counts, tuple(map(str, range(spec.clients))), spec.clients)
     return Dealt(counts, client_names(spec), natural_clients(spec))
+
+
+def notes(spec: DatasetSpec, parted: Dealt) -> list[str]:
+    """Say who takes part where not all do, and which classes one client has, or nobody."""
+    names, clients, told = class_names(spec), parted.names, []
+    if parted.there > len(clients):
+        told.append(
+            f"{len(clients)} of the data's {parted.there} clients take part, drawn by the seed"
+        )
+    alone = parted.only_one_has() if len(clients) > 1 else {}
+    if alone:
+        who = [f"{names[label]} ({clients[client]})" for label, client in alone.items()]
+        told.append(f"only one client has: {_few(who)}")
+    if nobody := parted.nobody_has():
+        told.append(f"no client has: {_few([names[label] for label in nobody])}")
+    return told
+
+
+def _few(texts: list[str]) -> str:
+    more = len(texts) - MOST_SHOWN
+    return ", ".join(texts[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -106,7 +106,7 @@ def _device_arrays(spec: DatasetSpec, _cache: Path) -> Arrays:
 
 def _read(files: OwnFiles, spec: DatasetSpec) -> Arrays:
     """Read the examples to train on and those to test on, held out where no files are for that."""
-    train, test = training_list(files, spec), test_list(files, spec)
+    train, test = training_list(files, spec), testing_list(files, spec)
     labels, inputs = labels_of(train, spec.facts), read_inputs_of(train, spec)
     to_train: Any = slice(None)
     if test is None:
@@ -143,7 +143,7 @@ def training_list(files: OwnFiles, spec: DatasetSpec) -> Listed:
     return found
 
 
-def test_list(files: OwnFiles, spec: DatasetSpec) -> Listed | None:
+def testing_list(files: OwnFiles, spec: DatasetSpec) -> Listed | None:
     """List the examples to test on: of test files, else of validation files; None without any.
 
     Files whose classes are not published are no test.

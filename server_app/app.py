@@ -13,6 +13,7 @@ from uuid import uuid4
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from data.overview import dealt, notes
 from protocol.environment import STARTED_IN
 from server_app.budgets import budgets_of
 from server_app.building import evaluator, strategy_of
@@ -63,6 +64,9 @@ def run(
     opened = RunRecord.resume(config, start) if start else RunRecord.create(config, directory)
     with opened as record, tracking(config, record.directory) as tracker:
         log.info("This run's directory is %s", record.directory)
+        if config.dataset.is_natural:
+            for line in notes(config.dataset, dealt(config.dataset)):
+                log.warning("%s: %s", config.dataset.path, line)
         recorder = Recorder(record, config, start, command)
         place = config.model.weights if not start else None
         weights = read_weights(place) if place else None

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from data.spec import DatasetSpec
 from data.tokens import identity
 from inference.topology import Node, Serving, Topology
-from models import Slice, Task, family
+from models import Slice, Task, family, names
 from protocol.attack import Attack, Sabotage
 from protocol.records import Work
 from protocol.train_settings import StatisticsKind, TrainSettings
@@ -57,8 +57,11 @@ class ModelConfig:
         """Raise `ValueError` if there is no such network, by building it without memory."""
         found = family(self.name)
         if found.reads != data.holds:
+            able = [name for name in names() if family(name).reads == data.holds]
+            hint = f", which these read: {', '.join(able)}" if data.is_own else ""
             raise ValueError(
                 f"{self.name} reads {found.reads}, but the data set {data.name} holds {data.holds}"
+                f"{hint}"
             )
         everything = Slice(exits=tuple(range(1, found.units + 1)))
         self.task(data).build(everything, device="meta")

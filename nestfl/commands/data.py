@@ -24,6 +24,7 @@ from data.overview import (
     dealt,
     found_in,
     labels_of_split,
+    notes,
     test_part,
 )
 from data.spec import DatasetSpec
@@ -135,6 +136,10 @@ def _facts(looked: Looked) -> list[str]:
     if found is not None and found.files.others:
         kinds = ", ".join(f"{n} {suffix or 'without'}" for suffix, n in found.files.others.items())
         lines.append(f"not read, by suffix: {kinds}")
+    if found is not None and found.files.empty:
+        lines.append(f"folders without images: {', '.join(found.files.empty)}")
+    if looked.test_part:
+        lines.append(f"test part: {looked.test_part}")
     if looked.broken:
         lines.append(f"broken: {len(looked.broken)}")
     return lines
@@ -142,8 +147,7 @@ def _facts(looked: Looked) -> list[str]:
 
 def _class_table(looked: Looked) -> Table:
     spec = looked.spec
-    title = f"{len(looked.train)} classes" + (f"; test {looked.test_part}" * bool(looked.test_part))
-    table = Table("class", "train", "test", title=title, title_justify="left")
+    table = Table("class", "train", "test")
     for column in table.columns[1:]:
         column.justify = "right"
     rows = zip(class_names(spec), looked.train, looked.test, strict=True)
@@ -156,10 +160,9 @@ def _class_table(looked: Looked) -> Table:
 
 def _show_dealt(console: Console, looked: Looked, parted: Dealt) -> None:
     spec = looked.spec
-    of = f" of {parted.there}, drawn by the seed" if parted.there > len(parted.names) else ""
     console.print(
-        f"partition {spec.partition}: {len(parted.names)} clients{of}, all their parts together "
-        f"(classes from left to right, as above; {SHADES[-1]} is most)",
+        f"partition {spec.partition}: {len(parted.names)} clients; how many examples each has, and "
+        "of which classes, in the order above",
         highlight=False,
     )
     longest = max(map(len, parted.names[:MOST_CLIENTS]))
@@ -175,19 +178,6 @@ def _show_dealt(console: Console, looked: Looked, parted: Dealt) -> None:
 def _shade(count: int, most: int) -> str:
     steps = len(SHADES) - 1
     return SHADES[0] if not count else SHADES[max(1, round(steps * count / most))]
-
-
-def notes(spec: DatasetSpec, parted: Dealt) -> list[str]:
-    """Say which classes one client alone has, and which nobody has."""
-    names, told = class_names(spec), []
-    alone = parted.only_one_has() if len(parted.names) > 1 else {}
-    if alone:
-        who = [f"{names[label]} ({parted.names[client]})" for label, client in alone.items()]
-        more = f" and {len(who) - MOST_CLASSES} more" if len(who) > MOST_CLASSES else ""
-        told.append(f"only one client has: {', '.join(who[:MOST_CLASSES])}{more}")
-    if nobody := parted.nobody_has():
-        told.append(f"no client has: {', '.join(names[label] for label in nobody)}")
-    return told
 
 
 # --- for programs, and as a picture ----------------------------------------------------------

@@ -31,6 +31,7 @@ from tests.support.devices import ask, profile, question
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid
 from tests.support.image_files import random_split
+from tests.support.own_files import reviews, write_csv, write_photos
 
 PART = "partition-id=0 num-partitions=4"
 BUNDLED = "digits, docstrings, docstrings-words"
@@ -374,3 +375,50 @@ def test_a_simulated_client_reads_the_path_that_the_run_names(cifar: Path) -> No
 def test_simulated_clients_attack_and_compile_where_they_are_told_to() -> None:
     work = question("train.compile=true")
     assert profile(replace(work, sabotage=Sabotage(2.0)), PART).examples == DIGITS
+
+
+# --- data of one's own ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return write_photos(tmp_path / "photos", {"cat": 10, "dog": 10})
+
+
+@pytest.mark.usefixtures("deployed", "no_network")
+@pytest.mark.parametrize("key", ["data.folder", "data"])
+def test_a_device_s_own_photos_are_taken_whatever_path_the_run_names(
+    photos: Path, tmp_path: Path, key: str
+) -> None:
+    own = write_photos(tmp_path / "own photos", {"dog": 10})
+    asked = question(f"dataset=folder dataset.path={photos}")
+    assert profile(asked, f'budget=1.0 {key}="{own}"').examples == 8
+    with pytest.raises(NotOfferedError, match="but this device opens no path that a server names"):
+        ask(asked, "partition-id=0 num-partitions=4")
+    assert profile(asked, f'{PART} data.folder="{photos}"').examples == 4  # of 16, a quarter
+
+
+@pytest.mark.usefixtures("deployed")
+def test_a_device_with_a_class_that_the_run_does_not_know_tells_numbers_and_no_names(
+    photos: Path, tmp_path: Path
+) -> None:
+    own = write_photos(tmp_path / "own", {"cat": 3, "secret": 2})
+    with pytest.raises(NotOfferedError) as refused:
+        ask(question(f"dataset=folder dataset.path={photos}"), f'budget=1.0 data.folder="{own}"')
+    assert str(refused.value) == (
+        "this device cannot use its files of folder: 2 of 5 examples are of 1 classes that are "
+        "none of the run's 2; why is told in its own log"
+    )
+    assert "secret/00.png is of the class 'secret'" in str(refused.value.__cause__)
+
+
+@pytest.mark.usefixtures("deployed")
+def test_of_a_device_s_broken_table_the_server_learns_nothing(tmp_path: Path) -> None:
+    run = write_csv(tmp_path / "run.csv", reviews(30))
+    columns = f"dataset.path={run} dataset.text=body dataset.label=stars"
+    own = write_csv(tmp_path / "own.csv", [{"body": "a secret", "stars": ""}])
+    with pytest.raises(NotOfferedError, match=r"its files of table; why is told in its own log$"):
+        ask(
+            question(f"dataset=table model=bert-mini {columns}"),
+            f'budget=1.0 data.table="{own}"',
+        )
