@@ -27,7 +27,7 @@ test: lint
 	$(BIN)/pytest -n 2 --dist loadfile -m processes
 
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo 'site/index.html is the way in'
 
 docs-serve: $(READY)

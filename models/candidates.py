@@ -61,10 +61,12 @@ class Candidates:
 
     @property
     def smallest(self) -> Slice:
+        """Return the smallest architecture that may be chosen."""
         return self._slice([s[0] for s in self.blocks], [s[0] for s in self.widths])
 
     @property
     def largest(self) -> Slice:
+        """Return the largest architecture that may be chosen."""
         return self._slice([s[-1] for s in self.blocks], [s[-1] for s in self.widths])
 
     def __len__(self) -> int:

@@ -166,6 +166,7 @@ def register(
 
 
 def family(name: str) -> Family:
+    """Return the family of a name, a plugin's too, or raise `ValueError` with the choices."""
     plugins.search(lambda: name in _FAMILIES)
     if name not in _FAMILIES:
         raise ValueError(f"unknown model {name!r}; choose from {', '.join(names())}")
@@ -173,6 +174,7 @@ def family(name: str) -> Family:
 
 
 def names() -> list[str]:
+    """Return the names of all networks that are registered."""
     return sorted(_FAMILIES)
 
 

@@ -70,6 +70,7 @@ class Scaler(nn.Module):
 
 
 def choose_scaler(kind: ScalerKind, share: float) -> nn.Module:
+    """Return what scales a layer's output by the share of channels that are kept (HeteroFL)."""
     if kind not in ("none", "train", "always"):
         raise ValueError(f"unknown scaler {kind!r}; choose from none, train, always")
     return nn.Identity() if kind == "none" or share == 1 else Scaler(share, kind == "always")

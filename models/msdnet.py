@@ -62,6 +62,7 @@ def grown(layer: int, scale: int, parts: Parts, growth: int) -> Parts:
 
 
 def halved(scale: int, parts: Parts) -> int:
+    """Return about half of the channels, a multiple of the scale's factor as all parts are."""
     return sum(parts) // FACTORS[scale] // 2 * FACTORS[scale]
 
 

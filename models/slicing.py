@@ -120,6 +120,7 @@ class Window:
             raise SliceError(f"unknown window {self.kind!r}; choose from {choices}")
 
     def indices(self, n: int, k: int, axis: int = 0) -> Index:
+        """Return which `k` of the `n` entries of an axis are kept: a function of these alone."""
         if k == n or self.kind == "prefix":
             return slice(0, k)
         if self.kind == "random":

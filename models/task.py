@@ -30,6 +30,7 @@ class Task:
 
     @property
     def units(self) -> int:
+        """Return how many units the full network has: blocks, layers."""
         return family(self.model).units
 
     @property
@@ -49,6 +50,7 @@ class Task:
         return Slice(exits=(*own, self.units)) if own else Slice()
 
     def build(self, slice: Slice, device: str = "cpu") -> SlicedNetwork:
+        """Return the network of a slice; on the device `meta` it takes no memory."""
         options = dict(self.options)
         return build(self.model, self.num_classes, self.in_channels, slice, device, **options)
 

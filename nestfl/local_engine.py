@@ -46,10 +46,12 @@ class LocalGrid(Grid):
         self._message_ids = map(str, itertools.count(1))
 
     def set_run(self, run: Run) -> None:
+        """Say which run messages are of."""
         self._run = run
 
     @property
     def run(self) -> Run:
+        """Return the run that messages are of."""
         return self._run
 
     def create_message(
@@ -63,6 +65,7 @@ class LocalGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
+        """Return the numbers of all clients."""
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:

@@ -17,6 +17,8 @@ log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
 class BudgetFacts(TypedDict):
+    """What a level comes to on an average budget: it leaves at early exits to keep it."""
+
     budget: float  # share of the MACs of always running to the end
     macs: float  # a sample, on average
     accuracy: float  # on the server's test set, with thresholds of validation data

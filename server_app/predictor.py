@@ -159,6 +159,7 @@ class Predictor:
 
     @cached_property
     def macs(self) -> Prices:
+        """Count the prices in multiply-accumulates."""
         task, held = self.level.task, self.level.slice
         passed = held if self.level.ensemble else replace(held, exits=self.level.exits[-1:])
         full = macs_by_exit(task, passed)[-1]
@@ -205,6 +206,7 @@ class Predictor:
         return replace(found, exits=torch.full_like(found.exits, len(self.level.exits) - 1))
 
     def answer_all(self, data: Examples, plan: Plan) -> Answers:
+        """Return the answers to all examples, in batches."""
         return joined([self.answer(batch, plan) for batch in self.batches(data)])
 
     def judge(self, answers: Answers, plan: Plan, inputs: Inputs) -> Result:
@@ -221,6 +223,7 @@ class Predictor:
         )
 
     def batches(self, data: Examples, what: str = "answering") -> Iterator[Tensor]:
+        """Yield the examples' inputs in batches, on the device that answers."""
         placed = (self._placed(images) for images, _ in data.batches(self.batch_size))
         return self.watch(placed, math.ceil(len(data) / self.batch_size), what)
 

@@ -112,6 +112,7 @@ class TrainedRun:
 
     @property
     def name(self) -> str:
+        """Return the name of the run's directory."""
         return self._directory.name
 
     @property

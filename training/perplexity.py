@@ -23,6 +23,7 @@ def perplexity_of(score: str) -> str:
 
 
 def is_perplexity(score: str) -> bool:
+    """Return whether a score is a perplexity: the lower, the better."""
     return score.endswith(PERPLEXITY)
 
 

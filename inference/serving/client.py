@@ -47,13 +47,16 @@ class ServiceClient:
         return Answers.unpack(response.content, len(inputs))
 
     def health(self) -> dict[str, Any]:
+        """Return what the node says of itself."""
         found: dict[str, Any] = self._client.get("/health").raise_for_status().json()
         return found
 
     def metrics(self) -> str:
+        """Return the node's counters, as Prometheus reads them."""
         return self._client.get("/metrics").raise_for_status().text
 
     def close(self) -> None:
+        """Close the connections."""
         self._client.close()
 
     def __enter__(self) -> Self:

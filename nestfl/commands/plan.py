@@ -120,6 +120,7 @@ class Plan:
 
 
 def make_plan(request: Request, measure: bool = True) -> Plan:
+    """Return the levels that are asked for, what they cost, and if measured how long they take."""
     levels = _levels(request)
     return Plan(
         request,

@@ -270,6 +270,7 @@ def _rows(report: Report) -> list[dict[str, Any]]:
 
 
 def as_csv(report: Report) -> str:
+    """Return all answers as CSV, a line for each input."""
     rows, text = _rows(report), io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()

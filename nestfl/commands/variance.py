@@ -56,6 +56,7 @@ def measure(overrides: Sequence[str], batches: int | None) -> list[ExitVariance]
 
 
 def as_json(exits: Sequence[ExitVariance]) -> str:
+    """Return the exits' variances as JSON."""
     return json.dumps([asdict(each) for each in exits], indent=2)
 
 

@@ -1,6 +1,8 @@
 """`flower-superlink`, that answers to its own user alone, and lets nobody speak for another.
 
-[PROXY_USER=www-data] [NESTFL_LISTENER=NUMBER] nestfl-superlink ARGUMENTS
+    [PROXY_USER=www-data] [NESTFL_LISTENER=NUMBER] nestfl-superlink ARGUMENTS
+
+The arguments are those of `flower-superlink`.
 """
 
 from __future__ import annotations

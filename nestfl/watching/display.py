@@ -108,15 +108,18 @@ def warnings_of(state: RunState) -> str:
 
 
 def attackers_line(attackers: int) -> str:
+    """Return a warning that clients attack the others; nothing where none does."""
     clients = "1 client attacks" if attackers == 1 else f"{attackers} clients attack"
     return f"Warning: {clients} the others (fleet.attack)" if attackers else ""
 
 
 def lacks_line(lacks: dict[str, str]) -> str:
+    """Return a warning of levels that no client holds; nothing where all are held."""
     shown = [f"level {level} ({lack})" for level, lack in lacks.items()]
     return f"Warning: no client holds {', '.join(shown)}" if shown else ""
 
 
 def time_left(state: RunState) -> str:
+    """Return how long the run will still take; nothing where that cannot be known."""
     seconds = state.seconds_left()
     return "" if not seconds else f"{timedelta(seconds=round(seconds))} left"

@@ -20,6 +20,8 @@ from server_app.record.metrics import RoundMetrics
 
 
 class Confusion(TypedDict):
+    """The matrices of one round's test, of each level."""
+
     round: int
     levels: dict[str, list[list[int]]]  # by the level's name: how often, by class and answer
 

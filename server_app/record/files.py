@@ -91,6 +91,7 @@ def written_atomically(file: Path) -> Iterator[Path]:
 
 
 def write_text(file: Path, text: str) -> None:
+    """Write a file whole, or not at all: a kill leaves the one that was there."""
     with written_atomically(file) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 

@@ -31,6 +31,8 @@ from strategies.method import Method
 
 
 class LevelFacts(TypedDict):
+    """A level: its part of the network, and what that costs."""
+
     number: int
     depth: int  # the unit that its own answer follows
     units: int  # of the whole network
@@ -45,6 +47,8 @@ class LevelFacts(TypedDict):
 
 
 class ClientFacts(TypedDict):
+    """A client: what it holds, what it has and what it affords."""
+
     level: int
     examples: int  # for training
     budget: float  # the share of the full model that it affords, by its own word or its tier's
@@ -55,6 +59,8 @@ class ClientFacts(TypedDict):
 
 
 class PartFacts(TypedDict):
+    """A part of the network, and who holds how much of it."""
+
     name: str  # a block or a layer, such as "stem", "layer2.1", "exit 6", "head"
     parameters: int
     held: dict[str, float]  # by level: the share of these parameters that it holds
@@ -62,6 +68,8 @@ class PartFacts(TypedDict):
 
 
 class Start(TypedDict):
+    """When, with which command and with which code a run was started."""
+
     started: str  # UTC, ISO 8601
     command: str  # that repeats it; empty where it is not known
     code: str  # a hash of the sources that server and clients have in common
@@ -69,14 +77,20 @@ class Start(TypedDict):
 
 
 class Resumption(Start):
+    """The same of a run that went on."""
+
     after: int  # the round that it went on after
 
 
 class Classes(TypedDict, total=False):
+    """What the data's classes are called."""
+
     classes: list[str]  # their names; none of a running text, nor of a run of an older version
 
 
 class FleetRecord(Start, Classes):
+    """All that fleet.json holds."""
+
     levels: list[LevelFacts]
     clients: dict[str, ClientFacts]  # by number
     parts: list[PartFacts]  # in the network's order

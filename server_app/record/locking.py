@@ -71,6 +71,7 @@ class Lock:
         )
 
     def close(self) -> None:
+        """Let others have the directory."""
         self._file.close()
 
 

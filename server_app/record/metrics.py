@@ -22,6 +22,8 @@ from typing import Any, TypedDict
 
 
 class ExitMetrics(TypedDict, total=False):
+    """How well one exit answers."""
+
     accuracy: float
     loss: float
     perplexity: float  # of a language model
@@ -52,6 +54,8 @@ LevelMetrics = TypedDict(
 
 
 class ClientCounts(TypedDict, total=False):
+    """How a round's clients fared."""
+
     sampled: int
     replied: int
     refused: dict[str, int]  # by reason
@@ -61,11 +65,15 @@ class ClientCounts(TypedDict, total=False):
 
 
 class Traffic(TypedDict, total=False):
+    """Bytes that crossed between server and clients."""
+
     down: int  # bytes to the clients
     up: int
 
 
 class SliceCounts(Traffic, total=False):
+    """What a level's clients sent, and what their training took."""
+
     replied: int
     seconds: float  # that the level's slowest client trained
     device_seconds: float  # that all its clients together trained
@@ -73,23 +81,31 @@ class SliceCounts(Traffic, total=False):
 
 
 class TrainedCounts(TypedDict):
+    """What one client trained in a round."""
+
     level: int
     examples: int
     seconds: float
 
 
 class PersonalTest(TypedDict, total=False):
+    """How well clients' own models do, before they are averaged."""
+
     accuracy: float  # of what clients have trained on their own test parts, before it is averaged
     loss: float
     perplexity: float  # of texts: the mean of exp(loss)
 
 
 class PersonalMetrics(PersonalTest, total=False):
+    """The same of a whole round: by level and by client, too."""
+
     levels: dict[str, PersonalTest]  # by the level's number
     scores: dict[str, float]  # by the client's number: its accuracy
 
 
 class StudentMetrics(TypedDict, total=False):
+    """How one level's distillation on the server went (FedDF)."""
+
     steps: int
     loss_start: float  # means over its first and its last ten steps
     loss_end: float
@@ -100,6 +116,8 @@ class StudentMetrics(TypedDict, total=False):
 
 
 class DistillationMetrics(TypedDict, total=False):
+    """How a round's distillation on the server went (FedDF)."""
+
     teachers: int  # replies that were asked
     dropped: int  # of these: below chance, or without an answer that is a number
     examples: int  # to distil with
@@ -108,6 +126,8 @@ class DistillationMetrics(TypedDict, total=False):
 
 
 class AskCounts(Traffic, total=False):
+    """How clients answered a question of the server's, such as for a test."""
+
     asked: int
     answered: int
     refused: dict[str, int]  # by reason

@@ -57,6 +57,7 @@ def personal_part(record: Mapping[str, Any]) -> str:
 
 
 def accuracies_part(accuracies: Mapping[str, float]) -> str:
+    """Tell the levels' accuracies; nothing where the round had no test."""
     shown = [f"{level}: {100 * accuracy:.1f} %" for level, accuracy in accuracies.items()]
     return "accuracy of level " + ", ".join(shown) if shown else ""
 

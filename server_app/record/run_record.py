@@ -125,6 +125,7 @@ class RunRecord:
         self._write_events(metrics)
 
     def metrics(self) -> list[RoundMetrics]:
+        """Return the lines of all rounds so far."""
         return read_metrics(self.metrics_file)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -133,6 +134,7 @@ class RunRecord:
         self.close()
 
     def close(self) -> None:
+        """Close the files, and let others have the directory."""
         if self._lines is not None:
             self._lines.close()
         if self._events is not None:

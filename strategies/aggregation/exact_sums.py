@@ -73,6 +73,7 @@ class ExactSums:
         return sums
 
     def state_dict(self) -> dict[str, Tensor]:
+        """Return the sums, to go on from."""
         return {"rows": torch.from_numpy(self.rows).clone(), "lowest": torch.tensor(self.lowest)}
 
     @property

@@ -87,6 +87,7 @@ class NestedMean:
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from sums that `state_dict` returned."""
         self.unit, self._uncounted = float(state["unit"]), {}
         self._totals, self._counts = {}, {}
         for kind, sums in (("total", self._totals), ("count", self._counts)):

@@ -43,6 +43,7 @@ class Cost:
     memory: int = 0
 
     def of(self, kind: str) -> int:
+        """Return the cost of one kind, or raise `ValueError` with the kinds."""
         if kind not in COST_KINDS:
             raise ValueError(f"unknown cost {kind!r}; choose from {', '.join(COST_KINDS)}")
         value: int = getattr(self, kind)
