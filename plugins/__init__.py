@@ -63,7 +63,7 @@ def load(place: str | Path, start: Path | None = None) -> Plugin:
     path = (start or Path()) / Path(place).expanduser()
     if not path.exists() and str(place) in installed():
         path = installed()[str(place)]
-    plugin = _read(path.resolve())
+    plugin = _read(Path(os.path.abspath(path)))  # a link's own name counts
     there = _LOADED.get(plugin.name)
     if there is None:
         _import(plugin)
