@@ -196,8 +196,10 @@ def label_column(rows: Rows, spec: DatasetSpec) -> str:
     usual = LABEL_COLUMNS if spec.holds == "images" else (LABEL,)
     found = next((name for name in usual if name in rows.table.column_names), None)
     if found is None:
+        texts = ", and dataset.text to that of the texts, if it is to read any,"
         raise DataError(
-            f"{rows.where}: which column holds the classes? Set dataset.label to one of: "
+            f"{rows.where}: which column holds the classes? Set dataset.label"
+            f"{texts if spec.holds == 'series' else ''} to one of: "
             f"{', '.join(rows.table.column_names)}"
         )
     return found
@@ -210,11 +212,7 @@ def _image_rows(rows: Rows, spec: DatasetSpec, column: str | None) -> Listed:
 
 
 def _texts(rows: Rows, spec: DatasetSpec, column: str | None) -> Listed:
-    if spec.text is None:
-        raise DataError(
-            f"{rows.where}: which column holds the texts? Set dataset.text to one of: "
-            f"{', '.join(rows.table.column_names)}"
-        )
+    assert spec.text is not None  # else it is a table of numbers
     texts = rows.column(spec.text, "dataset.text").to_pylist()
     broken = [
         Broken(rows.place(row), f": {spec.text} is {text!r}: expected a text")
@@ -292,8 +290,8 @@ def _of_rows(
 ) -> Listed:
     """Return the rows of a table with their classes, and the clients that a column names."""
     labels, without_label = rows.labels(label)
-    owners, without_owner = _named_by(rows, column, "dataset.column")
-    groups, without_group = _named_by(rows, spec.test_column, "dataset.test_column")
+    owners, without_owner = _named_by(rows, column, "dataset.column", "client")
+    groups, without_group = _named_by(rows, spec.test_column, "dataset.test_column", "group")
     return Listed(
         inputs,
         labels,
@@ -306,14 +304,14 @@ def _of_rows(
 
 
 def _named_by(
-    rows: Rows, column: str | None, setting: str
+    rows: Rows, column: str | None, setting: str, what: str
 ) -> tuple[list[str] | None, list[Broken]]:
     """Return the names in a column, if one is asked for, and the rows that have none."""
     if column is None:
         return None, []
     names = rows.column(column, setting).to_pylist()
     without = [
-        Broken(rows.place(row), f": no {column}: expected a name ({setting})")
+        Broken(rows.place(row), f": no {column}: expected the name of a {what}")
         for row, name in enumerate(names)
         if name is None or name == ""
     ]

@@ -158,7 +158,7 @@ def test_texts_are_held_out_by_group_too(tmp_path: Path) -> None:
             ("v,who,label", "1,a,x", "2,b,y"),
             r"class '[xy]' is only in what is held out for the test \(who [ab]\): choose another",
         ),
-        (("v,who,label", "1,,x", "2,b,y"), r"t.csv, row 2: no who: expected a name"),
+        (("v,who,label", "1,,x", "2,b,y"), r"t.csv, row 2: no who: expected the name of a group"),
     ],
 )
 def test_groups_that_cannot_be_held_out_are_said(
@@ -217,7 +217,7 @@ def test_settings_that_do_not_fit_are_refused(
 
 def test_a_table_of_texts_alone_asks_for_the_column_of_texts(tmp_path: Path) -> None:
     file = table(tmp_path, "body,label", "good,x", "bad,y")
-    with pytest.raises(DataError, match=r"no column of numbers.*set dataset.text to one of: body"):
+    with pytest.raises(DataError, match=r"no column of numbers; which .* to one of: body, label"):
         spec_of(file)
 
 
