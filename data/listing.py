@@ -14,7 +14,7 @@ from data.broken import Broken
 from data.catalog import DataError
 from data.formats import IMAGE_COLUMNS, LABEL_COLUMNS, first_column, opened_npz, reading
 from data.numbers import checked_array, number_columns, read_numbers
-from data.own_files import OwnFiles, image_files, images_or_tables, number_files, table_files
+from data.own_files import OwnFiles, image_files, number_files, table_files
 from data.spec import FOLDER, TABLE, DatasetSpec
 from data.tables import LABEL, Rows, columns_of, read_tables
 from data.windows import window_starts, windows
@@ -64,7 +64,7 @@ def own_files(spec: DatasetSpec, path: str | None = None) -> OwnFiles:
 
 def guessed(path: Path) -> str:
     """Return what a path holds: `folder` if it has images, else `table`."""
-    found = images_or_tables(path)
+    found = image_files(path)
     if found.kind == "images" or (found.kind == "archive" and _has_bytes(found.train[0])):
         return FOLDER
     if found.kind == "archive":

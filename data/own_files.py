@@ -6,6 +6,7 @@ below `train` and `test`. Tables and archives say in their names or folders what
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -38,6 +39,8 @@ class OwnFiles:
     validation: tuple[Path, ...] = ()
     others: Counter[str] = field(default_factory=Counter)
     """How many files of other kinds lie there, by their suffix: nobody reads them."""
+    empty: tuple[str, ...] = ()
+    """Folders beside those of the classes that hold no images."""
 
     @property
     def root(self) -> Path:
@@ -51,23 +54,12 @@ class OwnFiles:
 
 
 def image_files(path: Path) -> OwnFiles:
-    """Find images: files in folders, .npz archives, or tables with a column of images."""
+    """Find images: files in folders, .npz archives, or tables, which may have a column of them."""
     found = _found(path, _image_folders, _archives, _tables)
     if found is None:
         raise DataError(
-            f"no images in {path}: expected one folder of images a class, an .npz with x and y, or "
-            f"tables of images ({', '.join(TABLE_SUFFIXES[:2])})"
-        )
-    return found
-
-
-def images_or_tables(path: Path) -> OwnFiles:
-    """Find what can be read under a path."""
-    found = _found(path, _image_folders, _archives, _tables)
-    if found is None:
-        raise DataError(
-            f"nothing to read in {path}: expected one folder of images a class, an .npz with x and "
-            f"y, or tables ({', '.join(TABLE_SUFFIXES)})"
+            f"no images and no tables in {path}: expected one folder of images a class, an .npz "
+            f"with x and y, or files such as *{', *'.join(TABLE_SUFFIXES)}"
         )
     return found
 
@@ -96,19 +88,23 @@ def _image_folders(path: Path) -> OwnFiles | None:
     if path.is_file():
         return None
     has_splits = (path / "train").is_dir()
-    train, others = _images_below(path / "train" if has_splits else path)
+    root = path / "train" if has_splits else path
+    train, others = _images_below(root)
     if not train:
         return None
+    held = {file.relative_to(root).parts[0] for file in train}
+    beside_them = (each for each in root.iterdir() if each.is_dir() and each.name[0] != ".")
+    empty = tuple(sorted(each.name for each in beside_them if each.name not in held))
     beside = {name: path / name for name in ("test", *sorted(VALIDATION)) if has_splits}
     parts = {name: _images_below(folder)[0] for name, folder in beside.items() if folder.is_dir()}
     test = parts.pop("test", ())
     validation = next((files for files in parts.values() if files), ())
-    return OwnFiles("images", path, train, test, validation, others)
+    return OwnFiles("images", path, train, test, validation, others, empty)
 
 
 def _images_below(folder: Path) -> tuple[tuple[Path, ...], Counter[str]]:
     """Return the images below a folder, in order, and how many files of other suffixes."""
-    files = [file for file in _visible(folder) if file.is_file()]
+    files = list(_visible(folder))
     images = tuple(sorted(file for file in files if file.suffix.lower() in IMAGE_SUFFIXES))
     suffixes = (file.suffix.lower() for file in files)
     return images, Counter(suffix for suffix in suffixes if suffix not in IMAGE_SUFFIXES)
@@ -135,11 +131,10 @@ def _tables(path: Path) -> OwnFiles | None:
 
 
 def _visible(folder: Path) -> Iterator[Path]:
-    """Yield what lies below a folder, but for hidden files and what `datasets` keeps for itself."""
-    for file in folder.rglob("*"):
-        inside = file.relative_to(folder).parts
-        if not any(part.startswith(".") for part in inside) and not file.name.startswith("cache-"):
-            yield file
+    """Yield the files below a folder, but for hidden ones and what `datasets` keeps for itself."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(place, name) for name in names if not name.startswith((".", "cache-")))
 
 
 def _by_purpose(kind: FileKind, path: Path, files: Iterable[Path]) -> OwnFiles | None:

@@ -58,9 +58,10 @@ class ModelConfig:
         found = family(self.name)
         if found.reads != data.holds:
             able = [name for name in names() if family(name).reads == data.holds]
+            hint = f", which these read: {', '.join(able)}" if data.is_own else ""
             raise ValueError(
-                f"{self.name} reads {found.reads}, but the data set {data.name} holds {data.holds}, "
-                f"which these read: {', '.join(able)}"
+                f"{self.name} reads {found.reads}, but the data set {data.name} holds {data.holds}"
+                f"{hint}"
             )
         everything = Slice(exits=tuple(range(1, found.units + 1)))
         self.task(data).build(everything, device="meta")

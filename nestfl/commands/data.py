@@ -138,6 +138,8 @@ def _facts(looked: Looked) -> list[str]:
     if found is not None and found.files.others:
         kinds = ", ".join(f"{n} {suffix or 'without'}" for suffix, n in found.files.others.items())
         lines.append(f"not read, by suffix: {kinds}")
+    if found is not None and found.files.empty:
+        lines.append(f"folders without images: {', '.join(found.files.empty)}")
     if looked.test_part:
         lines.append(f"test part: {looked.test_part}")
     if looked.broken:

@@ -298,7 +298,7 @@ def test_several_corrupt_images_are_counted(tmp_path: Path) -> None:
 
 def test_other_wrong_folders_are_told_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"no images in .*empty: expected one folder of images a"):
+    with pytest.raises(DataError, match=r"no images and no tables in .*empty: expected one f"):
         photos(tmp_path / "empty")
     with pytest.raises(DataError, match="nowhere does not exist"):
         photos(tmp_path / "nowhere")

@@ -142,7 +142,7 @@ def test_what_a_path_holds_is_guessed(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": [b"x"], "label": [0]}), tmp_path / "images.parquet")
     assert guessed(tmp_path / "images.parquet") == "folder"
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(DataError, match=r"nothing to read in .*nothing: expected one folder of im"):
+    with pytest.raises(DataError, match=r"no images and no tables in .*nothing: expected one f"):
         guessed(tmp_path / "nothing")
 
 

@@ -20,6 +20,7 @@ def told(*arguments: object) -> tuple[int, str]:
 def test_photos_are_shown_with_their_classes_sizes_and_clients(tmp_path: Path) -> None:
     folder = write_photos(tmp_path / "my photos", {"cat": 10, "dog": 5})
     (folder / "notes.txt").write_text("no image")
+    (folder / "yak").mkdir()
     code, page = told(folder, "fleet.clients=2")
     assert code == 0
     lines = [" ".join(line.split()) for line in page.splitlines()]
@@ -28,6 +29,7 @@ def test_photos_are_shown_with_their_classes_sizes_and_clients(tmp_path: Path) -
     assert "grey: 0 of 15 images" in lines
     assert "taken as: 8x8 pixels, RGB" in lines
     assert "not read, by suffix: 1 .txt" in lines
+    assert "folders without images: yak" in lines
     assert "test part: held out: 0.2 of each class, drawn by test_seed 0" in lines
     assert "│ cat │ 8 │ 2 │" in lines
     assert "│ dog │ 4 │ 1 │" in lines

@@ -91,6 +91,11 @@ def test_the_data_set_alone_does_not_ask_for_a_network_that_reads_it(texts: list
     assert compose_dataset(alone, look=False).classes is None
 
 
+def test_a_network_that_cannot_read_it_is_told_with_those_that_can(texts: list[str]) -> None:
+    with pytest.raises(ConfigError, match="holds tokens, which these read: bert, bert-mini, be"):
+        compose([*texts, "model=resnet20"])
+
+
 def test_a_data_set_of_the_catalogue_has_no_such_keys() -> None:
     with pytest.raises(ConfigError, match="no key 'image_size' in dataset"):
         compose("dataset=cifar10 dataset.image_size=64")
