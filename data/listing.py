@@ -17,7 +17,7 @@ from data.numbers import checked_array, number_columns, read_numbers
 from data.own_files import OwnFiles, image_files, number_files, table_files
 from data.spec import FOLDER, TABLE, DatasetSpec
 from data.tables import LABEL, Rows, columns_of, read_tables
-from data.windows import window_starts, windows
+from data.windows import cut, windows_of
 
 Purpose = Literal["train", "test", "validation"]
 
@@ -45,6 +45,8 @@ class Listed:
     """The names of columns of numbers."""
     starts: NDArray[np.int64] | None = None
     """The first row of each window of numbers."""
+    runs: NDArray[np.int64] | None = None
+    """The number of the run of rows that each window is in."""
     left_out: int = 0
     """Rows of numbers that are in no window."""
 
@@ -258,7 +260,7 @@ def _in_windows(found: Listed, keys: Sequence[NDArray[Any]], spec: DatasetSpec) 
     """Return the windows of rows, which do not cross a change of class or of another key."""
     window = spec.window or 1
     labels = np.array([str(label) for label in found.labels])
-    starts = window_starts(len(found), window, [*keys, labels])
+    starts, runs = windows_of(len(found), window, [*keys, labels])
     if len(found) and not len(starts):
         raise DataError(
             f"window is {window}, but no {window} rows from {found.place(0)} on are of one class "
@@ -270,12 +272,13 @@ def _in_windows(found: Listed, keys: Sequence[NDArray[Any]], spec: DatasetSpec) 
 
     return replace(
         found,
-        inputs=windows(found.inputs, starts, window),
+        inputs=cut(found.inputs, starts, window),
         labels=at_starts(found.labels),
         owners=at_starts(found.owners),
         groups=at_starts(found.groups),
         place=lambda number: found.place(int(starts[number])),
         starts=starts,
+        runs=runs,
         left_out=len(found) - window * len(starts),
     )
 
