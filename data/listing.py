@@ -16,7 +16,7 @@ from data.formats import IMAGE_COLUMNS, LABEL_COLUMNS, first_column, opened_npz,
 from data.numbers import checked_array, number_columns, read_numbers
 from data.own_files import OwnFiles, image_files, number_files, table_files
 from data.spec import FOLDER, TABLE, DatasetSpec
-from data.tables import LABEL, Rows, columns_of, read_tables
+from data.tables import LABEL, Rows, read_tables, schema_of
 from data.windows import cut, windows_of
 
 Purpose = Literal["train", "test", "validation"]
@@ -54,12 +54,11 @@ class Listed:
         return len(self.labels)
 
 
-def own_files(spec: DatasetSpec, path: str | None = None) -> OwnFiles:
-    """Find the files of a run's own data, or of a device's, under `path`."""
-    chosen = path or spec.path
-    if chosen is None:
+def own_files(spec: DatasetSpec) -> OwnFiles:
+    """Find the files of data of one's own."""
+    if spec.path is None:
         raise DataError(f"path is null: expected dataset.path, where the files of {spec.name} are")
-    place = Path(chosen).expanduser().resolve()
+    place = Path(spec.path).expanduser().resolve()
     find = {"images": image_files, "series": number_files, "tokens": table_files}[spec.holds]
     return find(place)
 
@@ -71,8 +70,12 @@ def guessed(path: Path) -> str:
         return FOLDER
     if found.kind == "archive":
         return TABLE
-    columns = columns_of(found.train[0])
-    return FOLDER if any(name in IMAGE_COLUMNS for name in columns) else TABLE
+    first = found.train[0]
+    try:
+        image_column(Rows(schema_of(first).empty_table(), (first,), (0,)))
+    except DataError:
+        return TABLE
+    return FOLDER
 
 
 def _has_bytes(file: Path) -> bool:
@@ -93,7 +96,9 @@ def listed(files: OwnFiles, purpose: Purpose, spec: DatasetSpec) -> Listed | Non
         spec = replace(spec, test_column=None)
     if files.kind == "archive":
         found = _archive(files, purpose, column, spec.test_column)
-        return list_series_archive(found, spec) if found and spec.holds == "series" else found
+        if found is None or spec.holds != "series":
+            return found
+        return list_series_archive(found, spec)
     if not chosen:
         return None
     if files.kind == "images":
