@@ -19,7 +19,7 @@ from data.language import LanguageData, LanguageSplit
 from data.language_source import LanguageSplits, load_language
 from data.own_source import device_series, own_owners, own_series
 from data.partition import Rows, like_a_client, partition, server_rows, split_parts
-from data.series import SeriesData, SeriesSplit, SeriesSplits
+from data.series import SeriesData, SeriesSplit, SeriesSplits, with_overlaps
 from data.source import load, load_own
 from data.spec import DatasetSpec, image_facts, series_facts, text_facts
 from data.text_source import load_own_texts, load_texts
@@ -142,8 +142,11 @@ def _device_split(spec: DatasetSpec, path: str) -> Split:
 
 
 def _parted(split: Split, rows: Rows, spec: DatasetSpec, stream: int) -> ClientData:
-    parts = split_parts(rows, spec, stream)
-    return ClientData(*(_examples(split, spec, part) for part in parts))
+    train, validation, test = split_parts(rows, spec, stream)
+    others = _examples(split, spec, validation), _examples(split, spec, test)
+    if isinstance(split, SeriesSplit) and spec.stride is not None:
+        return ClientData(_examples(with_overlaps(split, train, spec.stride), spec), *others)
+    return ClientData(_examples(split, spec, train), *others)
 
 
 def _examples(split: Split, spec: DatasetSpec, rows: Rows | None = None) -> Examples:

@@ -17,7 +17,7 @@ from data.numbers import checked_array, number_columns, read_numbers
 from data.own_files import OwnFiles, image_files, number_files, table_files
 from data.spec import FOLDER, TABLE, DatasetSpec
 from data.tables import LABEL, Rows, read_tables, schema_of
-from data.windows import window_starts, windows
+from data.windows import cut, windows_of
 
 Purpose = Literal["train", "test", "validation"]
 
@@ -45,6 +45,8 @@ class Listed:
     """The names of columns of numbers."""
     starts: NDArray[np.int64] | None = None
     """The first row of each window of numbers."""
+    runs: NDArray[np.int64] | None = None
+    """The number of the run of rows that each window is in."""
     left_out: int = 0
     """Rows of numbers that are in no window."""
 
@@ -94,7 +96,9 @@ def listed(files: OwnFiles, purpose: Purpose, spec: DatasetSpec) -> Listed | Non
         spec = replace(spec, test_column=None)
     if files.kind == "archive":
         found = _archive(files, purpose, column, spec.test_column)
-        return list_series_archive(found, spec) if found and spec.holds == "series" else found
+        if found is None or spec.holds != "series":
+            return found
+        return list_series_archive(found, spec)
     if not chosen:
         return None
     if files.kind == "images":
@@ -199,8 +203,10 @@ def label_column(rows: Rows, spec: DatasetSpec) -> str:
     usual = LABEL_COLUMNS if spec.holds == "images" else (LABEL,)
     found = next((name for name in usual if name in rows.table.column_names), None)
     if found is None:
+        texts = ", and dataset.text to that of the texts, if it is to read any,"
         raise DataError(
-            f"{rows.where}: which column holds the classes? Set dataset.label to one of: "
+            f"{rows.where}: which column holds the classes? Set dataset.label"
+            f"{texts if spec.holds == 'series' else ''} to one of: "
             f"{', '.join(rows.table.column_names)}"
         )
     return found
@@ -213,11 +219,7 @@ def _image_rows(rows: Rows, spec: DatasetSpec, column: str | None) -> Listed:
 
 
 def _texts(rows: Rows, spec: DatasetSpec, column: str | None) -> Listed:
-    if spec.text is None:
-        raise DataError(
-            f"{rows.where}: which column holds the texts? Set dataset.text to one of: "
-            f"{', '.join(rows.table.column_names)}"
-        )
+    assert spec.text is not None  # else it is a table of numbers
     texts = rows.column(spec.text, "dataset.text").to_pylist()
     broken = [
         Broken(rows.place(row), f": {spec.text} is {text!r}: expected a text")
@@ -263,7 +265,7 @@ def _in_windows(found: Listed, keys: Sequence[NDArray[Any]], spec: DatasetSpec) 
     """Return the windows of rows, which do not cross a change of class or of another key."""
     window = spec.window or 1
     labels = np.array([str(label) for label in found.labels])
-    starts = window_starts(len(found), window, [*keys, labels])
+    starts, runs = windows_of(len(found), window, [*keys, labels])
     if len(found) and not len(starts):
         raise DataError(
             f"window is {window}, but no {window} rows from {found.place(0)} on are of one class "
@@ -275,12 +277,13 @@ def _in_windows(found: Listed, keys: Sequence[NDArray[Any]], spec: DatasetSpec) 
 
     return replace(
         found,
-        inputs=windows(found.inputs, starts, window),
+        inputs=cut(found.inputs, starts, window),
         labels=at_starts(found.labels),
         owners=at_starts(found.owners),
         groups=at_starts(found.groups),
         place=lambda number: found.place(int(starts[number])),
         starts=starts,
+        runs=runs,
         left_out=len(found) - window * len(starts),
     )
 
@@ -295,8 +298,8 @@ def _of_rows(
 ) -> Listed:
     """Return the rows of a table with their classes, and the clients that a column names."""
     labels, without_label = rows.labels(label)
-    owners, without_owner = _named_by(rows, column, "dataset.column")
-    groups, without_group = _named_by(rows, spec.test_column, "dataset.test_column")
+    owners, without_owner = _named_by(rows, column, "dataset.column", "client")
+    groups, without_group = _named_by(rows, spec.test_column, "dataset.test_column", "group")
     return Listed(
         inputs,
         labels,
@@ -309,14 +312,14 @@ def _of_rows(
 
 
 def _named_by(
-    rows: Rows, column: str | None, setting: str
+    rows: Rows, column: str | None, setting: str, what: str
 ) -> tuple[list[str] | None, list[Broken]]:
     """Return the names in a column, if one is asked for, and the rows that have none."""
     if column is None:
         return None, []
     names = rows.column(column, setting).to_pylist()
     without = [
-        Broken(rows.place(row), f": no {column}: expected a name ({setting})")
+        Broken(rows.place(row), f": no {column}: expected the name of a {what}")
         for row, name in enumerate(names)
         if name is None or name == ""
     ]

@@ -27,8 +27,8 @@ def number_columns(rows: Rows, besides: Collection[str]) -> tuple[str, ...]:
     found = tuple(name for name in names if _holds_numbers(rows.table.column(name)))
     if not found:
         raise DataError(
-            f"{rows.where}: no column of numbers; for a table of texts, set dataset.text to one "
-            f"of: {', '.join(rows.table.column_names)}"
+            f"{rows.where}: no column of numbers; which column holds the texts? Set dataset.text "
+            f"to one of: {', '.join(rows.table.column_names)}"
         )
     return found
 

@@ -69,7 +69,7 @@ def own_series(spec: DatasetSpec) -> SeriesSplits:
     """Return the series to train and to test on."""
     arrays = own_arrays(spec)
     return SeriesSplits(
-        SeriesSplit(arrays["train"], arrays["train-labels"]),
+        SeriesSplit(arrays["train"], arrays["train-labels"], arrays.get("train-places")),
         SeriesSplit(arrays["test"], arrays["test-labels"]),
     )
 
@@ -77,7 +77,7 @@ def own_series(spec: DatasetSpec) -> SeriesSplits:
 def device_series(spec: DatasetSpec, path: str) -> SeriesSplit:
     """Return all training series in a device's own files; no global test set is held out here."""
     arrays = device_arrays(spec, path)
-    return SeriesSplit(arrays["inputs"], arrays["labels"])
+    return SeriesSplit(arrays["inputs"], arrays["labels"], arrays.get("places"))
 
 
 def own_owners(spec: DatasetSpec) -> Owners:
@@ -122,7 +122,8 @@ def _device_arrays(spec: DatasetSpec, _cache: Path) -> Arrays:
 
     def read() -> Arrays:
         train = training_list(files, spec)
-        return {"inputs": read_inputs_of(train, spec), "labels": labels_of(train, spec.facts)}
+        labels = labels_of(train, spec.facts)
+        return {"inputs": read_inputs_of(train, spec), "labels": labels, **_places(train, "places")}
 
     return cached_arrays(spec.name, key, read)
 
@@ -146,6 +147,7 @@ def _read(files: OwnFiles, spec: DatasetSpec) -> Arrays:
         "train-labels": labels[to_train],
         **held_out,
         **_owners(train.owners, to_train),
+        **_places(train, "train-places", to_train),
     }
 
 
@@ -160,6 +162,13 @@ def _held_out(
             "null"
         )
     return held_out_groups(train.groups, labels, spec)
+
+
+def _places(train: Listed, name: str, kept: Any = slice(None)) -> Arrays:
+    """Return where windows of a table begin, counted with a gap between runs of rows."""
+    if train.starts is None or train.runs is None:
+        return {}
+    return {name: (train.starts + train.runs)[kept]}
 
 
 def _owners(owners: Sequence[str] | None, kept: Any) -> Arrays:

@@ -20,6 +20,9 @@ class SeriesSplit(NamedTuple):
 
     series: NDArray[np.float32]
     labels: NDArray[np.int64]
+    places: NDArray[np.int64] | None = None
+    """Where each begins, if they are windows of a table: one follows another if it begins a
+    window's length behind it. Between runs of rows there is a gap."""
 
 
 class SeriesSplits(NamedTuple):
@@ -44,7 +47,9 @@ class SeriesData(Examples):
         cls, split: SeriesSplit, facts: SeriesFacts, rows: NDArray[np.int64] | None = None
     ) -> SeriesData:
         """Copy the given rows of a split into memory; without rows take all of it, not copied."""
-        series, labels = split if rows is None else (split.series[rows], split.labels[rows])
+        series, labels, _ = split
+        if rows is not None:
+            series, labels = series[rows], labels[rows]
         return cls(torch.from_numpy(series), torch.from_numpy(labels), facts)
 
     def _served(self, batches: Iterator[Rows], chance: torch.Generator | None) -> Batches:
@@ -52,6 +57,24 @@ class SeriesData(Examples):
         mean, scale = mean_and_scale(self.facts.mean, self.facts.std, self.series.device)
         for rows in batches:
             yield (taken(self.series, rows) - mean).mul_(scale), taken(self.labels, rows)
+
+
+def with_overlaps(split: SeriesSplit, rows: NDArray[np.int64], stride: int) -> SeriesSplit:
+    """Return some windows, and those that begin every `stride` steps between two neighbours.
+
+    So each step of the new ones is in one of the windows that were given.
+    """
+    assert split.places is not None  # they are windows
+    rows = rows[np.argsort(split.places[rows])]
+    series, labels, length = split.series[rows], split.labels[rows], split.series.shape[2]
+    first = np.flatnonzero(np.diff(split.places[rows]) == length)
+    pairs = np.concatenate([series[first], series[first + 1]], axis=2)
+    offsets = range(stride, length, stride)
+    between = [pairs[:, :, offset : offset + length] for offset in offsets]
+    return SeriesSplit(
+        np.concatenate([series, *between]),
+        np.concatenate([labels, *[labels[first]] * len(between)]),
+    )
 
 
 def mean_and_scale(

@@ -114,6 +114,9 @@ class DatasetSpec:
     """The columns of numbers that a network reads, in this order; None: all there are."""
     window: int | None = None
     """The rows, one after the other, that are an example; None: each row is one."""
+    stride: int | None = None
+    """The rows between the beginnings of windows that a client trains on: where two of them are
+    neighbours, those between them count, too. None: no windows overlap."""
     length: int | None = None
     """The steps of a series: those of the window, or of the arrays of an archive."""
 
@@ -187,7 +190,7 @@ class DatasetSpec:
 
     def _check_series(self) -> None:
         """Raise for what is wrong of a table of numbers, or is given for other data."""
-        for name in ("columns", "window", "length"):
+        for name in ("columns", "window", "stride", "length"):
             if getattr(self, name) is not None and self.is_own and self.holds != "series":
                 raise DataError(
                     f"{name} is {getattr(self, name)}, which is for tables of numbers, but this is "
@@ -196,6 +199,10 @@ class DatasetSpec:
         for name in ("window", "length"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise DataError(f"{name} is {getattr(self, name)}: expected at least 1")
+        if self.stride is not None and (self.stride < 1 or (self.window or 1) % self.stride):
+            raise DataError(
+                f"stride is {self.stride}: expected a divisor of window, {self.window or 1}"
+            )
         if self.columns is not None and not 1 <= len(set(self.columns)) == len(self.columns):
             raise DataError(
                 f"columns are {', '.join(self.columns)}: expected at least 1, each of them once"
@@ -368,12 +375,13 @@ class DatasetSpec:
 
 _OWN_FIELDS = (
     *("classes", "label", "column", "test_share", "test_seed", "image_size", "channels"),
-    *("mean", "std", "crop_padding", "flip", "text", "test_column", "columns", "window", "length"),
+    *("mean", "std", "crop_padding", "flip", "text", "test_column", "columns", "window"),
+    *("stride", "length"),
 )
 _DEALING_FIELDS = (
     *("clients", "partition", "alpha", "classes_per_client", "examples_per_client", "shares"),
     *("min_examples", "validation", "test", "local_test", "local_test_examples", "server"),
-    *("seed", "max_train", "max_test", "crop_padding", "flip"),
+    *("seed", "max_train", "max_test", "crop_padding", "flip", "stride"),
 )
 """What the content of files does not depend on."""
 

@@ -105,6 +105,33 @@ def test_windows_are_held_out_and_not_rows(tmp_path: Path) -> None:
     assert not first & {tuple(each[0].tolist()) for each in found.test.series}
 
 
+def test_overlapping_windows_share_no_row_with_those_that_are_not_trained_on(
+    tmp_path: Path,
+) -> None:
+    """Rows are numbered, so that the value of a step says which row it is."""
+    lines = ["v,who,label", *(f"{n},{n // 300},{n // 100 % 3}" for n in range(900))]
+    asked: dict[str, Any] = {"column": "who", "partition": "column", "clients": 3, "window": 10}
+    plain = spec_of(table(tmp_path, *lines), **asked)
+    spec = spec_of(table(tmp_path, *lines), **asked, stride=5)
+    tested = set(own_series(spec).test.series.ravel().tolist())
+    assert tested == set(own_series(plain).test.series.ravel().tolist())
+    for client in range(3):
+        found = client_data(spec, client)
+        assert isinstance(found.train, SeriesData)
+        assert isinstance(found.validation, SeriesData)
+        assert isinstance(found.test, SeriesData)
+        assert len(found.train) > len(client_data(plain, client).train)
+        assert len(found.test) == len(client_data(plain, client).test)
+        trained = set(found.train.series.ravel().tolist())
+        for part in (found.validation, found.test):
+            assert not trained & set(part.series.ravel().tolist())
+        assert not trained & tested
+        for series, label in zip(found.train.series, found.train.labels, strict=True):
+            first = int(series[0, 0])
+            assert series[0].tolist() == list(range(first, first + 10))
+            assert first // 100 % 3 == (first + 9) // 100 % 3 == int(label)
+
+
 def test_people_are_clients(tmp_path: Path) -> None:
     file = sensor_table(tmp_path / "t.parquet")
     spec = spec_of(
@@ -158,7 +185,7 @@ def test_texts_are_held_out_by_group_too(tmp_path: Path) -> None:
             ("v,who,label", "1,a,x", "2,b,y"),
             r"class '[xy]' is only in what is held out for the test \(who [ab]\): choose another",
         ),
-        (("v,who,label", "1,,x", "2,b,y"), r"t.csv, row 2: no who: expected a name"),
+        (("v,who,label", "1,,x", "2,b,y"), r"t.csv, row 2: no who: expected the name of a group"),
     ],
 )
 def test_groups_that_cannot_be_held_out_are_said(
@@ -202,6 +229,8 @@ def test_all_that_is_broken_is_listed(tmp_path: Path) -> None:
         ({"columns": ("label",), "label": "label"}, "'label' is among columns, but is the label"),
         ({"window": 0}, "window is 0: expected at least 1"),
         ({"window": 3}, r"window is 3, but no 3 rows from .*t\.csv, row 2 on are of one class"),
+        ({"window": 2, "stride": 3}, "stride is 3: expected a divisor of window, 2"),
+        ({"stride": 0}, "stride is 0: expected a divisor of window, 1"),
         ({"window": 2, "text": "a"}, "window is 2, which is for tables of numbers, but this is"),
         ({"std": (1.0, 0.0)}, r"std is \[1\.0, 0\.0\]: expected finite numbers, above 0"),
         ({"columns": ("a",), "mean": (1.0, 2.0)}, "expected a number for each of 1 channels"),
@@ -217,7 +246,7 @@ def test_settings_that_do_not_fit_are_refused(
 
 def test_a_table_of_texts_alone_asks_for_the_column_of_texts(tmp_path: Path) -> None:
     file = table(tmp_path, "body,label", "good,x", "bad,y")
-    with pytest.raises(DataError, match=r"no column of numbers.*set dataset.text to one of: body"):
+    with pytest.raises(DataError, match=r"no column of numbers; which .* to one of: body, label"):
         spec_of(file)
 
 

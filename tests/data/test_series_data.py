@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from data.catalog import SeriesFacts
-from data.series import SeriesData, SeriesSplit
+from data.series import SeriesData, SeriesSplit, with_overlaps
 
 FACTS = SeriesFacts("table", ("sit", "walk"), ("x", "pressure"), 2, (1.0, 101_325.0), (2.0, 0.5))
 
@@ -36,3 +36,24 @@ def test_some_rows_are_copied() -> None:
     data = SeriesData.of(split(), FACTS, np.array([1]))
     assert data.labels.tolist() == [1]
     assert data.at(torch.tensor([0])).series.tolist() == [[[-1, 1], [101_324.5, 101_325]]]
+
+
+def test_windows_between_two_neighbours_are_trained_on_too() -> None:
+    """Four windows of one run, of which a client trains on 0, 1 and 3: 2 is not to be touched."""
+    steps = np.arange(16, dtype=np.float32).reshape(4, 1, 4)
+    split = SeriesSplit(steps, np.array([5, 5, 5, 5]), np.array([0, 4, 8, 12]))
+    found = with_overlaps(split, np.array([3, 1, 0]), stride=2)
+    assert found.series[:, 0].tolist() == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [12, 13, 14, 15],
+        [2, 3, 4, 5],
+    ]
+    assert found.labels.tolist() == [5, 5, 5, 5]
+    every = with_overlaps(split, np.array([0, 1]), stride=1).series[:, 0, 0]
+    assert every.tolist() == [0, 4, 1, 2, 3]
+
+
+def test_windows_of_two_runs_are_no_neighbours() -> None:
+    split = SeriesSplit(np.zeros((2, 1, 4), np.float32), np.array([0, 1]), np.array([0, 5]))
+    assert len(with_overlaps(split, np.array([0, 1]), stride=2).labels) == 2

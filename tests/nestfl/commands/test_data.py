@@ -84,7 +84,8 @@ def test_a_table_is_asked_which_column_holds_the_texts(tmp_path: Path) -> None:
     file = write_csv(tmp_path / "reviews.csv", reviews(6))
     code, page = told(file)
     assert code == 2
-    assert "Set dataset.text to one of: body, stars, user" in page
+    assert "Set dataset.label, and dataset.text to that of the texts, if it is to read" in page
+    assert "any, to one of: body, stars, user" in page
 
 
 def test_a_data_set_of_the_catalogue_is_dealt_out_as_asked(tmp_path: Path) -> None:
