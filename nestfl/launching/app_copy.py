@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nestfl.bundle import copy_app
@@ -52,7 +52,7 @@ def kept_copy(app_dir: Path) -> Path:
         copy = folder / _hash(new)
         if copy.is_dir() and _hash(copy) != copy.name:  # someone has cleaned up in it
             shutil.rmtree(copy, ignore_errors=True)
-        if not copy.is_dir():
+        with suppress(OSError):  # it is there, or another run has been faster
             os.rename(new, copy)
     os.utime(copy)
     _remove_unused(folder)
@@ -72,5 +72,6 @@ def _hash(app: Path) -> str:
 
 def _remove_unused(folder: Path) -> None:
     for copy in folder.iterdir():
-        if time.time() - copy.stat().st_mtime > UNUSED:
-            shutil.rmtree(copy, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another run removes it, too
+            if time.time() - copy.stat().st_mtime > UNUSED:
+                shutil.rmtree(copy, ignore_errors=True)
