@@ -44,6 +44,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.adaptive_inference
 	$(BIN)/python -m benchmarks.comparison
 	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.startup
 
 clean:
 	rm -rf $(VENV) build site *.egg-info

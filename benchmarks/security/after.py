@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from pathlib import Path
 
-from benchmarks.faults.processes import APP, Process, free_port, listens, running, wait_until
+from benchmarks.faults.processes import APP, Process, free_port, listens, wait_until
 from benchmarks.security.site import NODE_CONFIG, Site
 from nestfl.guarded.pinned_code import fingerprint, fingerprint_of
 
@@ -40,20 +39,9 @@ class After(Site):
         code = f"{fingerprint_of(APP)},{fingerprint(self.app)}"
         self.deploy("a", "supernode.sh", "a", f'{NODE_CONFIG} code="{code}"')
 
-    def start_simulation(self) -> int:
-        """Start `nestfl run`, and look where its SuperLink is."""
-        command = ["nestfl", "run", "experiment=smoke", f"output={self.folder / 'runs'}"]
-        log = self.folder / "simulation.log"
-        self.processes["simulation"] = Process(command, log, APP, self.env)
-        found: list[str] = []
-
-        def there() -> bool:
-            commands = " ".join(running(os.getpid()).values())
-            found[:] = re.findall(r"guarded.superlink .*?--simulation .*?--port (\d+)", commands)
-            return bool(found) and listens(int(found[0]))
-
-        wait_until(there, "the simulation", 90)
-        return int(found[0])
+    def start_simulation(self) -> int | None:
+        """Return no port: `nestfl run` has no SuperLink."""
+        return None
 
     def second_proxy(self) -> int:
         """Start one that asks for client certificates, too; return its port."""

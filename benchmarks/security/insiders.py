@@ -57,6 +57,9 @@ CLIENT_APP = r"flwr-clientapp |guarded\.client_app "
 NOT_ROOT: Findings = dict.fromkeys(WHAT, Found(None, "not run: needs root"))
 
 
+SIMULATED = ("list-runs", "acquire-task")
+
+
 @attacker(SERVER_USER)
 def user_of_the_server(site: Site) -> Findings:
     if os.getuid():
@@ -75,11 +78,19 @@ def user_of_the_server(site: Site) -> Findings:
     found["files of the server: keys, `superlink.db`"] = Found(
         bool(names), f"can be read: {', '.join(names)}" if names else "none can be read"
     )
-    simulation = OtherUsersDoor(site.start_simulation(), tls=False)
+    return found | of_a_simulation(site)
+
+
+def of_a_simulation(site: Site) -> Findings:
+    """Ask the SuperLink of a simulation, where it has one."""
+    listed, taken = (f"`{what}` of the SuperLink of a simulation" for what in SIMULATED)
+    if (port := site.start_simulation()) is None:
+        return dict.fromkeys((listed, taken), Found(False, "it has none"))
+    simulation = OtherUsersDoor(port, tls=False)
     asked = simulation.post("/v1/control/list-runs", ListRunsRequest())
-    found["`list-runs` of the SuperLink of a simulation"] = Found(asked.good, str(asked))
+    found = {listed: Found(asked.good, str(asked))}
     asked, _ = control.ask_for_tasks(simulation, ["flwr-simulation"])
-    found["`acquire-task` of the SuperLink of a simulation"] = Found(asked.good, str(asked))
+    found[taken] = Found(asked.good, str(asked))
     site.processes.pop("simulation").send_to_group(SIGTERM)
     return found
 

@@ -69,8 +69,8 @@ class Site(ABC):
         """Start node `a`."""
 
     @abstractmethod
-    def start_simulation(self) -> int:
-        """Start a simulation's SuperLink, as a developer has one; return its port."""
+    def start_simulation(self) -> int | None:
+        """Start a simulation, as a developer does; return its SuperLink's port if it has one."""
 
     def start(self) -> None:
         """Start all of it; node `a` and node `b` are online in the end."""

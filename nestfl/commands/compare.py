@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -20,6 +20,7 @@ from nestfl.comparing.trials import SEED, Trial, comparison_name, expand, same_v
 from nestfl.launching.flower import LaunchError
 from nestfl.launching.gpus import cores, free_memory_of_gpus
 from nestfl.launching.stopping import Stopped, stop_request
+from server_app.checking import check
 from server_app.config.composing import Config, compose
 from server_app.config.typed import ConfigError
 from server_app.record.files import COMPARISON_FILE, LAUNCHER_LOCK, make_directory
@@ -98,8 +99,23 @@ def _comparison(trials: Sequence[Trial]) -> Comparison:
     folder = Path(first.output).expanduser().absolute() / (first.name or comparison_name(trials))
     if folder.is_dir() and any(folder.iterdir()) and not (folder / COMPARISON_FILE).is_file():
         raise ConfigError(f"{folder} is there, and no comparison: give another name=")
+    if not folder.is_dir():
+        _check(trials, configs)
     make_directory(folder, exist_ok=True)
     return Comparison(folder, trials, configs)
+
+
+def _check(trials: Sequence[Trial], configs: Sequence[Config]) -> None:
+    """Check what runs start from, before the first of them: once for all that differ by chance."""
+    seen = set()
+    for trial, config in zip(trials, configs, strict=True):
+        alike = repr(replace(config, seed=0, dataset=replace(config.dataset, seed=0)))
+        if alike not in seen:
+            seen.add(alike)
+            try:
+                check(config)
+            except ValueError as error:
+                raise ConfigError(f"{trial}: {error}") from error
 
 
 def _baseline(request: Request, trials: Sequence[Trial]) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from nestfl.launching.app_copy import usable_cache
 from nestfl.launching.flower import LaunchError, check_app, flower
 from nestfl.launching.request import Choice, Request, choose
 from nestfl.launching.stopping import Stopped, stop_request
@@ -19,7 +20,11 @@ from server_app.record.locking import PATIENCE, Lock
 
 def run(request: Request) -> int:
     """Run the app and return the exit code: 0 only if it has written its summary."""
-    console, errors = Console(), Console(stderr=True)
+    with usable_cache():
+        return _run(request, Console(), Console(stderr=True))
+
+
+def _run(request: Request, console: Console, errors: Console) -> int:
     try:
         if request.check:
             for line in choose(request)[-1].found:

@@ -7,23 +7,44 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nestfl.bundle import copy_app
 
 APPS = "apps"
+CACHE = "NESTFL_CACHE"
 UNUSED = 30 * 24 * 3600.0
 """Seconds after which a copy that no run has taken is removed."""
 
 
 def cache_dir() -> Path:
     """Return the folder that `data.cache` keeps arrays in, whose import takes seconds."""
-    return Path(os.environ.get("NESTFL_CACHE") or "~/.cache/nestfl").expanduser()
+    return Path(os.environ.get(CACHE) or "~/.cache/nestfl").expanduser()
 
 
-def kept_copy(app_dir: Path, cache: Path) -> Path:
+@contextmanager
+def usable_cache() -> Iterator[None]:
+    """Let a user who may not write the cache, as one without a home, have another for a while."""
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache_dir()).close()
+    except OSError:
+        before = os.environ.get(CACHE)
+        with tempfile.TemporaryDirectory(prefix="nestfl-", ignore_cleanup_errors=True) as other:
+            os.environ[CACHE] = other
+            try:
+                yield
+            finally:
+                os.environ.pop(CACHE) if before is None else os.environ.update({CACHE: before})
+    else:
+        yield
+
+
+def kept_copy(app_dir: Path) -> Path:
     """Return a copy of the app, which is kept under its content: what it compiles to, also."""
-    folder = cache / APPS
+    folder = cache_dir().absolute() / APPS
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=folder) as made:
         new = Path(made, "app")
@@ -31,7 +52,7 @@ def kept_copy(app_dir: Path, cache: Path) -> Path:
         copy = folder / _hash(new)
         if copy.is_dir() and _hash(copy) != copy.name:  # someone has cleaned up in it
             shutil.rmtree(copy, ignore_errors=True)
-        if not copy.is_dir():
+        with suppress(OSError):  # it is there, or another run has been faster
             os.rename(new, copy)
     os.utime(copy)
     _remove_unused(folder)
@@ -51,5 +72,6 @@ def _hash(app: Path) -> str:
 
 def _remove_unused(folder: Path) -> None:
     for copy in folder.iterdir():
-        if time.time() - copy.stat().st_mtime > UNUSED:
-            shutil.rmtree(copy, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another run removes it, too
+            if time.time() - copy.stat().st_mtime > UNUSED:
+                shutil.rmtree(copy, ignore_errors=True)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nestfl.bundle import BundleError, app_files
-from nestfl.launching.app_copy import cache_dir, kept_copy
+from nestfl.launching.app_copy import CACHE, cache_dir, kept_copy
 from nestfl.launching.handshake import ANSWER, GO, REQUEST, Answer, Go, read_answer, write
 from nestfl.launching.process_group import ProcessGroup
 from nestfl.launching.request import Request
@@ -80,10 +80,9 @@ def flower(request: Request) -> Iterator[Flower]:
         _temporary_directory("/tmp") as ray,  # a short path: Ray's sockets are below it
     ):
         folder = Path(home)
-        cache = _writable_cache() or folder / "cache"
-        app = kept_copy(request.app_dir, cache)
+        app = kept_copy(request.app_dir)
         write(folder, REQUEST, request)
-        environment = _environment(folder, Path(ray), app, cache)
+        environment = _environment(folder, Path(ray), app)
         with ProcessGroup(environment, app) as group:
             yield Flower(group, folder)
 
@@ -93,24 +92,14 @@ def _temporary_directory(folder: str | None = None) -> tempfile.TemporaryDirecto
     return tempfile.TemporaryDirectory(prefix="nestfl-", dir=folder, ignore_cleanup_errors=True)
 
 
-def _writable_cache() -> Path | None:
-    """Return the folder for what is kept from run to run; None where this user may not write it."""
-    try:
-        cache_dir().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=cache_dir()):
-            return cache_dir()
-    except OSError:
-        return None
-
-
-def _environment(home: Path, ray: Path, app: Path, cache: Path) -> dict[str, str]:
+def _environment(home: Path, ray: Path, app: Path) -> dict[str, str]:
     paths = [str(app), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONUNBUFFERED": "1",
-        "NESTFL_CACHE": str(cache.absolute()),
         PLUGINS: str(home),
+        CACHE: str(cache_dir().absolute()),
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 import plugins
-from server_app.config.composing import Config, dump
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
 from server_app.record.confusion import (
@@ -48,6 +47,8 @@ from server_app.record.metrics import RoundMetrics, finite, numbers, read_metric
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
+
+    from server_app.config.settings import Config
 
 
 class RunRecord:
@@ -109,6 +110,8 @@ class RunRecord:
 
     def _open(self, config: Config, patience: float = 0.0) -> None:
         """Lock the directory; the configuration that is kept there says where it is."""
+        from server_app.config.composing import dump  # seconds, which who only reads has no need of
+
         self._lock = Lock(self.directory / RECORD_LOCK, patience)
         kept = replace(config, output=str(self.directory.parent))
         write_text(self.directory / CONFIG_FILE, dump(kept))

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from server_app.report.amounts import listed, percent
-from server_app.report.class_counts import ClassTest, Counts
 from server_app.report.curves import Figure
 from server_app.report.grouping import Group
 from server_app.report.matrix import matrix_chart
 from server_app.report.tables import Table
+from server_app.report.tested_classes import ClassTest, Counts
 
 MOST_CELLS = 2400
 """Of the table; of more classes it has those with the least accuracy."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from server_app.report.axes import RIGHT, TOP, WIDTH, svg_of
-from server_app.report.class_counts import Counts
+from server_app.report.tested_classes import Counts
 
 LETTER, LONGEST_NAME = 5.2, 12
 """The width of a letter of a class's name, about, and how many of them there is room for."""

@@ -15,7 +15,7 @@ from server_app.record.confusion import Confusion
 from server_app.record.fleet_record import FleetRecord, LevelFacts
 from server_app.record.metrics import RoundMetrics, score_of
 from server_app.record.summary import summarise
-from server_app.report.class_counts import ClassTest
+from server_app.report.tested_classes import ClassTest
 
 Spent = Literal["rounds", "bytes", "seconds", "macs"]
 """What training has taken up to a round: seconds are the devices', added up."""

@@ -66,7 +66,7 @@ READ_ALL = ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_s
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="there is no setpriv")
 def test_a_checkout_of_another_user_can_be_run(finished: Path) -> None:
     with tempfile.TemporaryDirectory() as root:  # pytest's own are closed to others
-        checkout, home = Path(root, "checkout"), Path(root, "home")
+        checkout, home = Path(root, "a checkout"), Path(root, "an empty folder")
         for name in (*PACKAGES, "pyproject.toml"):
             copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
             checkout.mkdir(exist_ok=True)
@@ -75,11 +75,8 @@ def test_a_checkout_of_another_user_can_be_run(finished: Path) -> None:
         home.mkdir()
         os.chown(home, 65534, 65534)
         before = sorted(checkout.rglob("*"))
-        environment = os.environ | {
-            "PYTHONPATH": str(checkout),
-            "HOME": str(home),
-            "NESTFL_CACHE": str(home / "cache"),
-        }
+        environment = os.environ | {"PYTHONPATH": str(checkout), "HOME": "/nonexistent"}
+        del environment["NESTFL_CACHE"]
         done = subprocess.run(
             ["setpriv", *AS_NOBODY, *READ_ALL, *NESTFL, *SMOKE, "--workers", "1"],
             capture_output=True, text=True, timeout=580, cwd=home, env=environment)  # fmt: skip

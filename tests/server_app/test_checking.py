@@ -1,0 +1,75 @@
+"""What a run starts from is checked before it: one line says what is wrong, and nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from server_app.checking import check
+from server_app.config.composing import compose
+
+SMALL = "fleet=small rounds=1"
+
+
+def test_what_is_found_is_told() -> None:
+    assert check(compose(SMALL)).lines() == [
+        "network: resnet20, 9 units, scalefl",
+        "level 1: 31,525 parameters, 0.8 M MACs, 437.3 kB to train, 0.116 of the full parameters, "
+        "1 clients",
+        "level 2: 70,472 parameters, 1.1 M MACs, 914.6 kB to train, 0.259 of the full parameters, "
+        "1 clients",
+        "level 3: 141,350 parameters, 1.5 M MACs, 1.8 MB to train, 0.519 of the full parameters, "
+        "1 clients",
+        "level 4: 272,186 parameters, 2.5 M MACs, 3.4 MB to train, 1 of the full parameters, "
+        "1 clients",
+        "data:    digits, as published, 10 classes, 360 examples to test on",
+        "clients: 4, 288 to 289 examples each (iid), 4 a round",
+    ]
+
+
+def test_what_clients_choose_is_not_known_yet() -> None:
+    lines = check(compose(f"{SMALL} strategy=fedfa model=resnet18")).lines()
+    assert lines[1] == "levels:  what the clients choose when they come"
+
+
+def test_as_many_clients_as_there_are_nodes_are_dealt_to() -> None:
+    dealt = check(compose(SMALL), nodes=8).examples
+    assert len(dealt) == 8
+    assert set(dealt) <= {143, 144, 145}  # 1437 in eight, less a tenth and a tenth
+
+
+def test_weights_that_do_not_fit_are_told_of(tmp_path: Path) -> None:
+    file = tmp_path / "weights.pt"
+    torch.save({"other": torch.zeros(1)}, file)
+    with pytest.raises(ValueError, match="weights"):
+        check(compose(f"{SMALL} model.weights={file}"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ("dataset=cifar10 dataset.path=/no/where", "/no/where does not exist: no cifar10 there"),
+        ("model.weights=/no/where", "model.weights: /no/where does not exist"),
+        (
+            "strategy=feddf strategy.unlabelled.name=files strategy.unlabelled.path=/no/where",
+            "/no/where",
+        ),
+        ("dataset.min_examples=1000", "1437 training examples are too few for 4 clients"),
+        ("strategy.tolerance=0", "no split costs"),
+        (
+            "model=bert-mini dataset=docstrings dataset.tokenizer=/no/where",
+            "no tokenizer /no/where|/no/where",
+        ),
+    ],
+)
+def test_what_is_not_there_or_cannot_be_done_is_told_of(overrides: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        check(compose(f"{SMALL} {overrides}"))
+
+
+def test_texts_with_tokens_that_the_network_does_not_know_are_told_of() -> None:
+    known = f"{SMALL} model=bert-mini dataset=docstrings train=bert"
+    with pytest.raises(ValueError, match="is not in this BERT's vocabulary of 100"):
+        check(compose(f"{known} model.vocabulary=100"))
