@@ -4,6 +4,7 @@
 #
 #   deploy/submit.sh [OVERRIDE...]
 #   deploy/submit.sh strategy=heterofl fleet.clients=3 clients_per_round=3 rounds=10 deadline=120
+#   PLUGIN=mine.py deploy/submit.sh model=twin strategy=heterofl
 set -euo pipefail
 source "$(dirname "$0")/settings.sh"
 name_link
@@ -12,7 +13,7 @@ told=$(check_control) || die "$told"
 
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-code=$(nestfl fingerprint "$APP" --copy "$copy/nestfl")
+code=$(nestfl fingerprint "$APP" ${PLUGIN:+--plugin "$PLUGIN"} --copy "$copy/nestfl")
 run=$(flwr run "$copy/nestfl" nestfl --format json --run-config "hydra=\"$*\"" | field '["run-id"]')
 echo "run $run of the code $code"
 flwr log "$run" nestfl --stream

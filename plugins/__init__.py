@@ -145,6 +145,16 @@ def offered(group: str) -> list[str]:
     return [name for each in loaded() for kind, name in each.offers if kind == group]
 
 
+def place_of(error: BaseException, plugin: Plugin) -> str | None:
+    """Return the file and line of a plugin in which an error was raised; None if in none of it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [(frame.filename, frame.lineno) for frame in frames]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno))
+    own = [each for each in places if Path(each[0]).is_relative_to(plugin.path)]
+    return f"{own[-1][0]}, line {own[-1][1]}" if own else None
+
+
 def unload(plugin: Plugin) -> None:
     """Forget a plugin and all that it has registered."""
     for take_back in plugin.offers.values():
@@ -259,12 +269,7 @@ def _told(plugin: Plugin, file: Path, error: BaseException) -> str:
     """Say what was raised, and in which line of the plugin."""
     if isinstance(error, PluginError):
         return str(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).is_relative_to(plugin.path)]
-    place, line = (own[-1].filename, own[-1].lineno) if own else (str(file), None)
-    if isinstance(error, SyntaxError) and error.filename:
-        place, line = error.filename, error.lineno
-    where = place if line is None else f"{place}, line {line}"
+    where = place_of(error, plugin) or str(file)
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     hint = ""
     if isinstance(error, ImportError):

@@ -49,3 +49,17 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     forget_loaded()
     yield folder
     forget_loaded()
+
+
+@pytest.fixture
+def no_plugins_left() -> Iterator[None]:
+    """Forget the plugins that a test has loaded, and what is remembered of their networks."""
+    yield
+    import plugins
+    from models import loading, task
+    from strategies.levels import cost
+
+    for plugin in plugins.loaded():
+        plugins.unload(plugin)
+    for remembered in (loading.mould, task._class_rows, cost.cost, cost.path_costs):
+        remembered.cache_clear()

@@ -1,6 +1,7 @@
 """The commands of `nestfl`, and what they take: a file each."""
 
 from nestfl.cli import (
+    check_model,
     compare,
     data,
     fingerprint,
@@ -17,6 +18,7 @@ from nestfl.cli.group import app
 
 __all__ = [
     "app",
+    "check_model",
     "compare",
     "data",
     "fingerprint",

@@ -1,4 +1,4 @@
-"""The README's examples do what it says: files are written into a copy of the project."""
+"""The examples of the README and of docs/your-network.md do what they say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,12 @@ from strategies.aggregation.update import Update
 
 PROJECT = Path(__file__).parents[2]
 README = (PROJECT / "README.md").read_text()
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-TWIN, FEDROLEX, OWN_SERVER = EXAMPLES[1:]
+GUIDE = (PROJECT / "docs" / "your-network.md").read_text()
+SLICING, OWN_SERVER = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+TWIN, FEDROLEX = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 COPIED = {
-    *("client_app", "conf", "data", "inference", "models", "nestfl", "protocol", "server_app"),
-    *("strategies", "tests", "training", "LICENSE", "README.md", "pyproject.toml"),
+    *("client_app", "conf", "data", "inference", "models", "nestfl", "plugins", "protocol"),
+    *("server_app", "strategies", "tests", "training", "LICENSE", "README.md", "pyproject.toml"),
 }
 
 SHORT_RUN = (
@@ -51,8 +51,8 @@ def federate(overrides, name):
 
 
 def said(pattern: str) -> str:
-    """What the README says, in one line, where it says this."""
-    text = re.sub(r"\s+", " ", README)
+    """What the guide says, in one line, where it says this."""
+    text = re.sub(r"\s+", " ", GUIDE)
     (found,) = re.findall(pattern, text)
     return str(found)
 
@@ -84,7 +84,7 @@ def python(checkout: Path, script: str) -> str:
 
 def test_the_first_example_runs_and_changes_nothing_untrained() -> None:
     names: dict[str, Any] = {"images": torch.randn(2, 3, 16, 16)}
-    built, averaged = EXAMPLES[0].split("\n\nwhere = ")
+    built, averaged = SLICING.split("\n\nwhere = ")
     exec(built, names)
     before = {name: tensor.clone() for name, tensor in names["full"].state_dict().items()}
     exec(f"where = {averaged}", names)
@@ -96,65 +96,22 @@ def test_the_first_example_runs_and_changes_nothing_untrained() -> None:
 # --- a network of your own -------------------------------------------------------------------
 
 
-def save_twin(checkout: Path, code: str = TWIN) -> tuple[Path, str]:
-    """Save the network and its file of conf/; where its import goes, and the import."""
-    (checkout / said(r"save it as `(models/\w+\.py)`")).write_text(code)
-    conf, line = re.findall(r"add `(conf/model/\w+\.yaml)` with the\s+line `([^`]+)`", README)[0]
-    (checkout / conf).write_text(f"{line}\n")
-    where, what = (
-        said(r"to `(models/__init__\.py)`"),
-        said(r"add `(from models import \w+ as \w+)`"),
-    )
-    return checkout / where, what
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder with the guide's two files, outside of any checkout."""
+    folder = tmp_path / "my work"
+    folder.mkdir()
+    (folder / said(r"Saved as `(\w+\.py)`, `nestfl run --plugin mine")).write_text(TWIN)
+    (folder / said(r"Saved as `(\w+\.py)`, `nestfl run --plugin fedrolex")).write_text(FEDROLEX)
+    return folder
 
 
-def first(lines: list[str]) -> int:
-    return next(n for n, line in enumerate(lines) if line.startswith("from models"))
-
-
-def last(lines: list[str]) -> int:
-    return len(lines)
-
-
-def beside_the_others(lines: list[str]) -> int:
-    return 1 + max(n for n, line in enumerate(lines) if line.startswith("from models import "))
-
-
-def add_line(file: Path, line: str, place: Callable[[list[str]], int]) -> None:
-    lines = file.read_text().splitlines()
-    lines.insert(place(lines), line)
-    file.write_text("\n".join(lines) + "\n")
-
-
-IMPORTS = "from models.families import SlicedNetwork, Walk, register\nfrom models.slicing import "
-SHORT_IMPORTS = "from models import SlicedNetwork, Walk, register\nfrom models import "
-
-
-@pytest.mark.parametrize(
-    ("place", "code"),
-    [
-        (first, TWIN),
-        (beside_the_others, TWIN),
-        (last, TWIN),
-        (beside_the_others, TWIN.replace(IMPORTS, SHORT_IMPORTS)),
-        (last, TWIN.replace(IMPORTS, SHORT_IMPORTS)),
-    ],
-)
-def test_a_users_own_network_is_found_wherever_it_is_imported(
-    checkout: Path, place: Callable[[list[str]], int], code: str
-) -> None:
-    file, line = save_twin(checkout, code)
-    add_line(file, line, place)
-    script = "from models import Slice, build; print(build('twin', 10, slice=Slice(width=0.5)))"
-    assert "in_features=24" in python(checkout, script)
-
-
-def test_a_users_own_network_trains(checkout: Path) -> None:
+def test_a_users_own_network_trains(checkout: Path, own: Path) -> None:
     """From pre-trained weights too, and in levels of ScaleFL."""
-    file, line = save_twin(checkout)
-    add_line(file, line, beside_the_others)
-    command = said(r"`nestfl run (model=twin[^`]*)`")
+    command = said(r"`nestfl run --plugin mine.py (model=twin[^`]*)` trains")
     script = f"""{FEDERATE}
+import plugins
+plugins.load({str(own / "mine.py")!r})
 trained = federate({command!r}, "first")
 assert [level.split.width for level in trained.levels] == [0.35, 0.5, 0.7, 1.0]
 torch.save(trained.network(4).state_dict(), "twin.pt")
@@ -168,25 +125,6 @@ assert len({{level.split.width for level in by_cost.levels}}) == 4
 print("trained")
 """
     assert python(checkout, script).endswith("trained\n")
-
-
-def test_every_key_of_a_users_own_network_can_be_set(checkout: Path) -> None:
-    """A file with one line in conf/ is enough, for what the constructor takes as well."""
-    with_option = TWIN.replace("slice: Slice) -> None", "slice: Slice, bias: bool = True) -> None")
-    file, line = save_twin(checkout, with_option)
-    add_line(file, line, beside_the_others)
-    script = """
-from server_app.config.composing import ConfigError, compose
-config = compose("model=twin strategy=heterofl")
-assert (config.model.weights, dict(config.model.options)) == (None, {})
-config = compose("model=twin strategy=heterofl model.weights=a.pt model.bias=false")
-assert (config.model.weights, dict(config.model.options)) == ("a.pt", {"bias": False})
-try:
-    compose("model=twin strategy=heterofl model.norm=gn")
-except ConfigError as error:
-    print(error)
-"""
-    assert python(checkout, script) == ("no key 'norm' in model; choose from bias, name, weights\n")
 
 
 @pytest.fixture
@@ -213,29 +151,15 @@ def test_a_users_own_network_is_sliced_and_averaged() -> None:
 # --- a strategy of your own ------------------------------------------------------------------
 
 
-def save_fedrolex(checkout: Path) -> None:
-    """Add a method as the README says: one Python file, one line of the registry, one YAML."""
-    (checkout / said(r"Save it as `(strategies/methods/\w+\.py)`")).write_text(FEDROLEX)
-    registry = checkout / said(r"to `(strategies/registry\.py)`")
-    line = said(r'add the line `(".*?",)` to')
-    text = registry.read_text()
-    registry.write_text(text.replace("METHODS = {\n", f"METHODS = {{\n    {line}\n"))
-    (settings,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    (checkout / said(r"save this as `(conf/strategy/\w+\.yaml)`")).write_text(settings)
-
-
-def test_a_users_own_strategy_trains(checkout: Path) -> None:
-    save_fedrolex(checkout)
-    command = said(r"`nestfl run (strategy=fedrolex strategy.step=2)`")
+def test_a_users_own_strategy_trains(checkout: Path, own: Path) -> None:
+    command = said(r"`nestfl run --plugin fedrolex.py (strategy=fedrolex strategy.step=2)`")
     script = f"""{FEDERATE}
+import plugins
+plugins.load({str(own / "fedrolex.py")!r})
 trained = federate({command!r}, "run")
 assert type(trained).__name__ == "FedRolex"
 assert trained.window_of(0, round=3).seed == 6
-try:
-    compose("strategy=fedrolex strategy.beta=1")
-except ValueError as error:
-    assert "no key 'beta' in strategy; " in str(error) and "step" in str(error), error
-    print("trained")
+print("trained")
 """
     assert python(checkout, script).endswith("trained\n")
 
@@ -256,23 +180,36 @@ app(grid=LocalGrid(4), context=context)
 # --- as a user types it ----------------------------------------------------------------------
 
 
-@pytest.mark.processes
-def test_nestfl_run_trains_a_users_own_network_with_a_users_own_strategy(checkout: Path) -> None:
-    file, line = save_twin(checkout)
-    add_line(file, line, beside_the_others)
-    save_fedrolex(checkout)
-    command = "from nestfl.cli import app; app()"
+def nestfl(checkout: Path, folder: Path, *arguments: str) -> str:
+    """What a command says that is typed in a folder."""
     done = subprocess.run(
-        [sys.executable, "-c", command, "run", "model=twin", "strategy=fedrolex",
-         *SHORT_RUN.split(), "output=runs", "name=mine"],
-        cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)},
+        [sys.executable, "-c", "from nestfl.cli import app; app()", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,
         timeout=300,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert (checkout / "runs" / "mine" / "summary.json").is_file()
+    return done.stdout
+
+
+@pytest.mark.processes
+def test_nestfl_run_trains_a_users_own_network_with_a_users_own_strategy(
+    checkout: Path, own: Path
+) -> None:
+    """From a folder of the user's, in processes of Flower; and the run knows its code again."""
+    before = {file: file.read_bytes() for file in checkout.rglob("*") if file.suffix != ".pyc"
+              and file.is_file()}  # fmt: skip
+    chosen = ("--plugin", "mine.py", "--plugin", "fedrolex.py", "model=twin", "strategy=fedrolex")
+    nestfl(checkout, own, "run", *chosen, *SHORT_RUN.split(), "name=mine")
+    kept = sorted(file.name for file in (own / "runs" / "mine" / "plugins").iterdir())
+    assert kept == ["fedrolex.py", "mine.py"]
+    (own / "mine.py").rename(own / "elsewhere.py")
+    assert "accuracy" in nestfl(checkout, own, "predict", "runs/mine")
+    nestfl(checkout, own, "run", "--resume", "runs/mine", "rounds=3")
+    assert len((own / "runs" / "mine" / "metrics.jsonl").read_text().splitlines()) == 3
+    assert all(file.read_bytes() == content for file, content in before.items())
 
 
 @pytest.mark.parametrize("page", sorted(PROJECT.glob("docs/**/*.md")), ids=lambda page: page.name)

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.processes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    *("client_app", "conf", "data", "inference", "models", "nestfl", "protocol", "server_app"),
-    *("strategies", "training"),
+    *("client_app", "conf", "data", "inference", "models", "nestfl", "plugins", "protocol"),
+    *("server_app", "strategies", "training"),
 )
 
 

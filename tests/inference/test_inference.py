@@ -303,7 +303,7 @@ def test_a_frozen_networks_answer_does_not_depend_on_the_batch(norm: str) -> Non
 def test_on_the_batch_it_was_frozen_on_a_network_answers_as_it_did() -> None:
     net = randomised(build("resnet20", 10, slice=Slice(exits=EXITS), norm="bn")).eval()
     x = next(batches())
-    frozen = freeze(net, [x])  # type: ignore[arg-type]
+    frozen = freeze(net, [x])
     with torch.inference_mode():
         for before, after in zip(net(x), frozen(x), strict=True):
             torch.testing.assert_close(before, after, rtol=0.05, atol=0.05)  # unbiased variance

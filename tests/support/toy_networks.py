@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from models import (
     Slice,
     SlicedNetwork,
-    SliceMap,
     Window,
     build,
     declare_parts,
@@ -20,12 +19,11 @@ from models import (
     family,
     slice_map,
 )
-from models.slicing import WindowKind
-from strategies.aggregation.nested_mean import NestedMean
-from strategies.aggregation.update import Update
+from models.checking import check_walk_of_those_kept, without_gradient
+from models.masking import randomised, zeros_outside
+from strategies.checking import WINDOWS, changed_by_untrained
 
-WINDOWS: list[WindowKind] = ["prefix", "lower-right", "middle", "random", "rolling"]
-"""Those that cut a layer's inputs as they cut the outputs that it reads."""
+__all__ = ["WINDOWS", "randomised", "zeros_outside"]
 
 
 class Dense(nn.Module):
@@ -81,31 +79,6 @@ class Attention(nn.Module):
         return logits
 
 
-def zeros_outside(state: dict[str, Tensor], slice_map: SliceMap, *names: str) -> dict[str, Tensor]:
-    """The full state with the named tensors' entries outside the slice's regions set to zero."""
-    masked = dict(state)
-    for name in names:
-        kept = torch.zeros_like(state[name], dtype=torch.bool).numpy()
-        if name in slice_map.regions:
-            starts, length = slice_map.regions[name].runs
-            for start in starts:
-                kept.reshape(-1)[start : start + length] = True
-        masked[name] = torch.where(torch.from_numpy(kept), state[name], 0)
-    return masked
-
-
-def randomised(net: nn.Module, seed: int = 0) -> nn.Module:
-    """The network with no parameter at a special value: norms too are random."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, tensor in net.state_dict().items():
-            if name.endswith("running_var"):
-                tensor.uniform_(0.5, 2, generator=generator)
-            elif tensor.is_floating_point() and tensor.ndim == 1:
-                tensor.normal_(0.3, 0.7, generator=generator)
-    return net
-
-
 def assert_slice_equals_masked_full(
     name: str,
     held: Slice,
@@ -139,26 +112,12 @@ def assert_slice_equals_masked_full(
 
 def assert_a_walk_goes_on_with_those_kept(net: SlicedNetwork, images: Tensor) -> None:
     """Send back a mask at each exit: the logits are those of a walk of the kept samples alone."""
-    net.eval()
-    with torch.no_grad():
-        whole, walk = net(images), net.walk(images)
-        left = torch.arange(len(images))
-        logits = next(walk)
-        for answers in whole:
-            torch.testing.assert_close(logits, answers[left], rtol=1e-4, atol=1e-4)
-            kept = torch.arange(len(left)) != len(left) // 2
-            left = left[kept]
-            try:
-                logits = walk.send(kept)
-            except StopIteration:
-                assert answers is whole[-1]
+    check_walk_of_those_kept(net, images)
 
 
 def assert_all_have_gradients(net: SlicedNetwork, images: Tensor) -> None:
     """Train on all exits at once: no parameter is left without a gradient."""
-    labels = torch.arange(len(images))
-    torch.stack([F.cross_entropy(logits, labels) for logits in net(images)]).sum().backward()
-    assert [name for name, tensor in net.named_parameters() if tensor.grad is None] == []
+    assert without_gradient(net, images) == []
 
 
 def assert_like_blocks_behind_each_first(name: str, held: Slice, **options: Any) -> None:
@@ -181,13 +140,8 @@ def assert_untrained_slices_change_nothing(
 ) -> None:
     """Cut slices, each through another window, do not train, average: no bit has changed."""
     full = build(name, 10, slice=Slice(exits=exits), **options)
-    state, mean = full.state_dict(), NestedMean()
-    for held, kind in zip(slices, WINDOWS, strict=False):
-        part = build(name, 10, slice=held, device="meta", **options)
-        mapping = slice_map(full, part, Window(kind, seed=5))
-        mean.add(Update(extract(state, mapping), mapping, 0.3))
-    after = mean.result(state)
-    assert all(torch.equal(after[name], state[name]) for name in state)
+    parts = [build(name, 10, slice=held, device="meta", **options) for held in slices]
+    assert changed_by_untrained(full, parts) == []
 
 
 def state_of(net: SlicedNetwork) -> dict[str, Tensor]:

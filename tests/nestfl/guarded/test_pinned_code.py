@@ -117,3 +117,17 @@ def test_where_there_is_no_app_it_is_told(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool]")
     with pytest.raises(BundleError, match="expected a checkout of nestfl"):
         fingerprint_of(tmp_path)
+
+
+def test_a_plugin_is_part_of_the_code_that_a_device_pins(tmp_path: Path) -> None:
+    """It is in the bundle that Flower makes; a device that pins the checkout alone refuses it."""
+    own = {"plugins/mine.py": b"x = 1\n", "plugins/pack/conf/model/a.yaml": b"name: a\n"}
+    copy_app(CHECKOUT, tmp_path / "app", own)
+    sent = build_fab_from_disk(tmp_path / "app")
+    with zipfile.ZipFile(BytesIO(sent)) as archive:
+        assert {name: archive.read(name) for name in own} == own
+    check_code(sent, {fingerprint_of(tmp_path / "app")})
+    copy_app(CHECKOUT, tmp_path / "other", {"plugins/mine.py": b"x = 2\n"})
+    for other in (CHECKOUT, tmp_path / "other"):
+        with pytest.raises(CodeError, match="this device does not run the code"):
+            check_code(sent, {fingerprint_of(other)})

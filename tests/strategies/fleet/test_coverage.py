@@ -237,8 +237,8 @@ def app_copy(tmp_path: Path) -> Path:
 
 
 def _copy_of_the_app(folder: Path) -> Path:
-    packages = ("client_app", "conf", "data", "inference", "models", "protocol", "server_app")
-    for package in (*packages, "strategies", "training"):
+    packages = ("client_app", "conf", "data", "inference", "models", "plugins", "protocol")
+    for package in (*packages, "server_app", "strategies", "training"):
         shutil.copytree(checkout.APP / package, folder / package)
     shutil.copy(checkout.APP / "pyproject.toml", folder)
     return folder

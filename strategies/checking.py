@@ -1,0 +1,153 @@
+"""All properties of a network that can be sliced: models/checking.py, with means and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from models import Slice, SlicedNetwork, Task, Window, extract, slice_map
+from models.checking import (
+    CheckError,
+    all_exits,
+    check_buffers,
+    check_builds,
+    check_determinism,
+    check_exits,
+    check_gradients,
+    check_leaving,
+    check_masked,
+    check_names,
+    check_state,
+    some_slices,
+)
+from models.loading import network_to_load
+from models.masking import randomised
+from models.slicing import WindowKind, is_running_statistic
+from strategies.aggregation.nested_mean import NestedMean
+from strategies.aggregation.update import Update
+from strategies.levels.cost import cost, macs_by_exit
+
+WINDOWS: tuple[WindowKind, ...] = ("prefix", "lower-right", "middle", "random", "rolling")
+"""Those that cut a layer's inputs as they cut the outputs that it reads."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A property, and what to change where a network does not have it."""
+
+    name: str
+    wrong: str | None = None
+    checked: bool = True
+
+
+def check_round_trip(task: Task) -> None:
+    """Cut slices, do not train them, average them: no bit of the full network has changed."""
+    full = randomised(network_to_load(task, all_exits(task)))
+    parts = [task.build(held, "meta") for held in some_slices(task)]
+    if changed := changed_by_untrained(full, parts):
+        raise CheckError(
+            f"{', '.join(changed[:3])} of the full network changes when untrained slices are "
+            "averaged: a tensor of the state must be a floating-point number or a count"
+        )
+
+
+def changed_by_untrained(full: SlicedNetwork, parts: Iterable[SlicedNetwork]) -> list[str]:
+    """Return what differs after slices, each cut through another window, have been averaged."""
+    state, mean = full.state_dict(), NestedMean()
+    for number, part in enumerate(parts):
+        window = Window(WINDOWS[number % len(WINDOWS)], seed=5)
+        where = slice_map(full, part, window, _bank_of_statistics(full, part))
+        own = {name for name, region in where.regions.items() if region.banked}
+        cut = replace(where, regions={n: r for n, r in where.regions.items() if n not in own})
+        mean.add(Update(extract(state, cut), cut, 0.3))
+    after = mean.result(state)
+    return [name for name, tensor in state.items() if not torch.equal(after[name], tensor)]
+
+
+def _bank_of_statistics(full: SlicedNetwork, part: SlicedNetwork) -> Callable[[str], str | None]:
+    """Keep statistics that are cut to themselves, as methods do: they are of one width."""
+    whole, cut = full.state_dict(), part.state_dict()
+
+    def bank(name: str) -> str | None:
+        own = is_running_statistic(name) and whole[name].shape != cut[name].shape
+        return "own" if own else None
+
+    return bank
+
+
+def check_costs(task: Task) -> None:
+    """Count parameters and MACs: less width and less depth cost less."""
+    whole, half = cost(task, Slice()), cost(task, Slice(width=0.5))
+    for kind in ("parameters", "macs"):
+        if half.of(kind) >= whole.of(kind):
+            raise CheckError(
+                f"half of the width has {half.of(kind):,} {kind}, the full network "
+                f"{whole.of(kind):,}: ask slice.channels(FULL) for the numbers of channels"
+            )
+    first = cost(task, Slice(exits=(1,)))
+    if task.units > 1 and first.macs >= whole.macs:
+        raise CheckError(
+            f"the slice up to unit 1 has {first.macs:,} MACs, the full network {whole.macs:,}: "
+            "build and run nothing behind slice.exits[-1]"
+        )
+
+
+def check_walk(task: Task) -> None:
+    """Count what has run when each exit answers: nothing behind it."""
+    counted = macs_by_exit(task, all_exits(task))
+    alone = [cost(task, all_exits(task, unit)).macs for unit in range(1, task.units + 1)]
+    for unit, (found, expected) in enumerate(zip(counted, alone, strict=True), 1):
+        if found > expected:
+            raise CheckError(
+                f"{found:,} MACs have run when the exit behind unit {unit} answers, and "
+                f"{expected:,} are needed: yield its logits before anything behind it is computed"
+            )
+
+
+CHECKS: dict[str, Callable[[Task], None]] = {
+    "builds at all widths, depths and exits": check_builds,
+    "slices keep names, and fit": check_names,
+    "sliced equals masked": check_masked,
+    "gradients reach all that is sent": check_gradients,
+    "exits in order, as many as asked": check_exits,
+    "samples may leave at exits": check_leaving,
+    "nothing runs beyond an exit": check_walk,
+    "cost falls with width and depth": check_costs,
+    "round trip is bit-identical": check_round_trip,
+    "state dict is all there is": check_state,
+    "buffers that are not sent stay": check_buffers,
+    "nothing is left to chance": check_determinism,
+}
+
+
+def findings(task: Task, place_of: Callable[[Exception], str | None]) -> Iterator[Finding]:
+    """Yield what each check finds; a network that cannot be built is not looked at further.
+
+    `place_of` tells where in the network's own code an error was raised.
+    """
+    built = True
+    for name, check in CHECKS.items():
+        wrong = _wrong(check, task, place_of) if built else None
+        yield Finding(name, wrong, built)
+        built = built and (check is not check_builds or wrong is None)
+
+
+def failed(found: Sequence[Finding]) -> bool:
+    """Return whether a network lacks one of the properties."""
+    return any(each.wrong for each in found)
+
+
+def _wrong(
+    check: Callable[[Task], None], task: Task, place_of: Callable[[Exception], str | None]
+) -> str | None:
+    try:
+        check(task)
+    except CheckError as error:
+        return str(error)
+    except Exception as error:  # of the network's own code
+        notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+        place = f" ({found})" if (found := place_of(error)) else ""
+        return f"{notes}{type(error).__name__}: {' '.join(str(error).split())}{place}"
+    return None
