@@ -96,7 +96,6 @@ def stepped(branch: Tensor, step: Tensor | None) -> Tensor:
 
 
 def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    """Return a convolution of 3x3 that keeps the image's size, or divides it by the stride."""
     return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
 
 
