@@ -12,7 +12,7 @@ from nestfl.cli.options import COUNT, refuse
 
 @app.command(
     "check-model",
-    epilog="""\\b
+    epilog="""\b
     Examples:
       nestfl check-model mine.py
       nestfl check-model mine.py --model twin norm=gn
