@@ -18,7 +18,8 @@ from data.broken import Broken, raise_if
 from data.cache import Arrays, cached_arrays
 from data.catalog import DataError
 from data.formats import GREY_MODES, encoded_images, opened_image
-from data.listing import Listed, own_files
+from data.listed import Listed
+from data.listing import own_files
 from data.own_files import OwnFiles
 from data.own_source import own_arrays, reading_of, training_list
 from data.resize import channels_first_of_any
