@@ -1,4 +1,4 @@
-"""What data of one's own is: its classes, the size, channels, mean and deviation of its images.
+"""What data of one's own is: its classes, the shape, mean and deviation of its inputs.
 
 `completed(spec)` fills in what a spec leaves open, from the files. What was found is kept on disk
 until a file changes, so that looking again takes no time.
