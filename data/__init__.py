@@ -9,6 +9,7 @@ from data.catalog import (
     DatasetFacts,
     ImageFacts,
     LanguageFacts,
+    SeriesFacts,
     TextFacts,
 )
 from data.clients import (
@@ -27,6 +28,7 @@ from data.inputs import Inputs, read_inputs
 from data.language import LanguageData, LanguageSplit
 from data.language_source import load_language
 from data.partition import partition
+from data.series import SeriesData, SeriesSplit
 from data.source import load
 from data.spec import PARTITION_KINDS, DatasetSpec, PartitionKind
 from data.text_source import load_texts
@@ -52,6 +54,9 @@ __all__ = [
     "LanguageFacts",
     "LanguageSplit",
     "PartitionKind",
+    "SeriesData",
+    "SeriesFacts",
+    "SeriesSplit",
     "TextData",
     "TextFacts",
     "TextSplit",

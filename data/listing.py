@@ -2,56 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.broken import Broken
 from data.catalog import DataError
-from data.formats import IMAGE_COLUMNS, LABEL_COLUMNS, first_column, opened_npz, reading
-from data.numbers import checked_array, number_columns, read_numbers
+from data.formats import IMAGE_COLUMNS, first_column, opened_npz, reading
+from data.listed import Listed, label_column, of_rows
 from data.own_files import OwnFiles, image_files, number_files, table_files
+from data.series_listing import list_series, list_series_archive
 from data.spec import FOLDER, TABLE, DatasetSpec
-from data.tables import LABEL, Rows, read_tables, schema_of
-from data.windows import cut, windows_of
+from data.tables import Rows, read_tables, schema_of
 
 Purpose = Literal["train", "test", "validation"]
-
-
-@dataclass(frozen=True)
-class Listed:
-    """Examples as files hold them, row by row."""
-
-    inputs: Any
-    """Files of images, a column of encoded ones or an array of them; texts; or numbers, of tables
-    [n, columns, length]."""
-    labels: Sequence[str | None]
-    """The names of their classes; None where it is not published, or is broken."""
-    place: Callable[[int], str]
-    """Says where a row is from."""
-    names: tuple[str, ...] | None = None
-    """All classes in order, where files tell them."""
-    owners: Sequence[str] | None = None
-    """The name of the client that each is of, where files tell it."""
-    broken: Sequence[Broken] = ()
-    """Rows of which files do not tell what they should."""
-    groups: Sequence[str] | None = None
-    """What is held out for the test together with others of the same name, if that is asked for."""
-    columns: tuple[str, ...] = ()
-    """The names of columns of numbers."""
-    starts: NDArray[np.int64] | None = None
-    """The first row of each window of numbers."""
-    runs: NDArray[np.int64] | None = None
-    """The number of the run of rows that each window is in."""
-    left_out: int = 0
-    """Rows of numbers that are in no window."""
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
 
 def own_files(spec: DatasetSpec) -> OwnFiles:
@@ -196,26 +163,10 @@ def image_column(rows: Rows) -> str:
         return found or first_column(rows.table, IMAGE_COLUMNS)
 
 
-def label_column(rows: Rows, spec: DatasetSpec) -> str:
-    """Return the column of a table that holds the classes."""
-    if spec.label is not None:
-        return spec.label
-    usual = LABEL_COLUMNS if spec.holds == "images" else (LABEL,)
-    found = next((name for name in usual if name in rows.table.column_names), None)
-    if found is None:
-        texts = ", and dataset.text to that of the texts, if it is to read any,"
-        raise DataError(
-            f"{rows.where}: which column holds the classes? Set dataset.label"
-            f"{texts if spec.holds == 'series' else ''} to one of: "
-            f"{', '.join(rows.table.column_names)}"
-        )
-    return found
-
-
 def _image_rows(rows: Rows, spec: DatasetSpec, column: str | None) -> Listed:
     label = label_column(rows, spec)
     images = rows.table.column(image_column(rows))
-    return _of_rows(rows, images, label, column, [], spec)
+    return of_rows(rows, images, label, column, [], spec)
 
 
 def _texts(rows: Rows, spec: DatasetSpec, column: str | None) -> Listed:
@@ -226,101 +177,4 @@ def _texts(rows: Rows, spec: DatasetSpec, column: str | None) -> Listed:
         for row, text in enumerate(texts)
         if not isinstance(text, str)
     ]
-    return _of_rows(rows, texts, label_column(rows, spec), column, broken, spec)
-
-
-def list_series(rows: Rows, spec: DatasetSpec, column: str | None, labelled: bool = True) -> Listed:
-    """List windows of a table of numbers, each of one class, one file and one owner."""
-    label = label_column(rows, spec) if labelled else None
-    besides = [name for name in (label, spec.label, spec.column, spec.test_column) if name]
-    names = spec.columns or number_columns(rows, besides)
-    numbers, broken = read_numbers(rows, names)
-    found = Listed(numbers, [None] * len(rows), rows.place, broken=broken)
-    if label is not None:
-        found = _of_rows(rows, numbers, label, column, broken, spec)
-    apart = [name for name in (spec.column, spec.test_column) if name in rows.table.column_names]
-    keys = [np.array(rows.table.column(name).to_pylist(), str) for name in apart if name]
-    files = np.repeat(np.arange(len(rows.counts)), rows.counts)
-    return replace(_in_windows(found, [files, *keys], spec), columns=names)
-
-
-def list_series_archive(found: Listed, spec: DatasetSpec) -> Listed:
-    """List the series of an archive: as they are, or windows of its rows."""
-    file = found.place(0).rpartition(", row")[0] if len(found) else ""
-    numbers, broken = checked_array(found.inputs, file)
-    names = tuple(str(number) for number in range(numbers.shape[-1]))
-    found = replace(found, inputs=numbers, broken=[*found.broken, *broken], columns=names)
-    if numbers.ndim == 2:
-        keys = [np.array(each) for each in (found.owners, found.groups) if each is not None]
-        return _in_windows(found, keys, spec)
-    if spec.window is not None:
-        raise DataError(
-            f"{file}: x is of shape {numbers.shape}, series already: expected window null, not "
-            f"{spec.window}"
-        )
-    return replace(found, inputs=np.ascontiguousarray(numbers.transpose(0, 2, 1)))
-
-
-def _in_windows(found: Listed, keys: Sequence[NDArray[Any]], spec: DatasetSpec) -> Listed:
-    """Return the windows of rows, which do not cross a change of class or of another key."""
-    window = spec.window or 1
-    labels = np.array([str(label) for label in found.labels])
-    starts, runs = windows_of(len(found), window, [*keys, labels])
-    if len(found) and not len(starts):
-        raise DataError(
-            f"window is {window}, but no {window} rows from {found.place(0)} on are of one class "
-            "and one owner: expected fewer"
-        )
-
-    def at_starts(each: Sequence[Any] | None) -> Any:
-        return None if each is None else [each[row] for row in starts.tolist()]
-
-    return replace(
-        found,
-        inputs=cut(found.inputs, starts, window),
-        labels=at_starts(found.labels),
-        owners=at_starts(found.owners),
-        groups=at_starts(found.groups),
-        place=lambda number: found.place(int(starts[number])),
-        starts=starts,
-        runs=runs,
-        left_out=len(found) - window * len(starts),
-    )
-
-
-def _of_rows(
-    rows: Rows,
-    inputs: Any,
-    label: str,
-    column: str | None,
-    broken: list[Broken],
-    spec: DatasetSpec,
-) -> Listed:
-    """Return the rows of a table with their classes, and the clients that a column names."""
-    labels, without_label = rows.labels(label)
-    owners, without_owner = _named_by(rows, column, "dataset.column", "client")
-    groups, without_group = _named_by(rows, spec.test_column, "dataset.test_column", "group")
-    return Listed(
-        inputs,
-        labels,
-        rows.place,
-        rows.class_names(label),
-        owners,
-        [*broken, *without_label, *without_owner, *without_group],
-        groups,
-    )
-
-
-def _named_by(
-    rows: Rows, column: str | None, setting: str, what: str
-) -> tuple[list[str] | None, list[Broken]]:
-    """Return the names in a column, if one is asked for, and the rows that have none."""
-    if column is None:
-        return None, []
-    names = rows.column(column, setting).to_pylist()
-    without = [
-        Broken(rows.place(row), f": no {column}: expected the name of a {what}")
-        for row, name in enumerate(names)
-        if name is None or name == ""
-    ]
-    return [str(name) for name in names], without
+    return of_rows(rows, texts, label_column(rows, spec), column, broken, spec)

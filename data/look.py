@@ -1,4 +1,4 @@
-"""What data of one's own is: its classes, the size, channels, mean and deviation of its images.
+"""What data of one's own is: its classes, the shape, mean and deviation of its inputs.
 
 `completed(spec)` fills in what a spec leaves open, from the files. What was found is kept on disk
 until a file changes, so that looking again takes no time.
@@ -18,7 +18,8 @@ from data.broken import Broken, raise_if
 from data.cache import Arrays, cached_arrays
 from data.catalog import DataError
 from data.formats import GREY_MODES, encoded_images, opened_image
-from data.listing import Listed, own_files
+from data.listed import Listed
+from data.listing import own_files
 from data.own_files import OwnFiles
 from data.own_source import own_arrays, reading_of, training_list
 from data.resize import channels_first_of_any

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from data.broken import raise_if
 from data.catalog import DataError
 from data.formats import LABEL_COLUMNS, UNKNOWN, opened_npz
-from data.listing import Listed, image_column, list_series, list_series_archive
+from data.listed import Listed
+from data.listing import image_column
 from data.own_files import ARCHIVE_SUFFIX
 from data.own_source import labels_of, read_inputs_of
+from data.series_listing import list_series, list_series_archive
 from data.spec import DatasetSpec
 from data.tables import LABEL, TABLE_SUFFIXES, read_tables
 

@@ -26,7 +26,8 @@ from data.catalog import (
     UnknownClassError,
 )
 from data.formats import ImageSplit, ImageSplits, decode_images, encoded_images
-from data.listing import Listed, Purpose, listed, own_files
+from data.listed import Listed
+from data.listing import Purpose, listed, own_files
 from data.own_files import OwnFiles
 from data.resize import channels_first_of_any, fitted_array
 from data.series import SeriesSplit, SeriesSplits

@@ -21,7 +21,7 @@ from nestfl.cli.options import FILE, refuse
     "inputs",
     required=False,
     type=FILE,
-    help="A folder of images, an image, parquet, .npz, or .csv for texts; the run's test set if "
+    help="A folder of images, an image, parquet, .npz, or .csv for tables; the run's test set if "
     "not given.",
 )
 @click.option(
