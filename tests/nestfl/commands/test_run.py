@@ -48,7 +48,8 @@ from nestfl.commands.run import run
 from nestfl.launching.request import Request
 
 app_dir, run_dir = map(Path, sys.argv[1:3])
-sys.exit(run(Request(sys.argv[3:], workers=1, run_dir=run_dir, app_dir=app_dir)))
+workers = None if "engine=local" in sys.argv else 1
+sys.exit(run(Request(sys.argv[3:], workers=workers, run_dir=run_dir, app_dir=app_dir)))
 """
 
 
