@@ -12,7 +12,7 @@ from data.catalog import DataError
 from data.formats import IMAGE_COLUMNS, LABEL_COLUMNS, first_column, opened_npz, reading
 from data.own_files import OwnFiles, image_files, table_files
 from data.spec import FOLDER, TABLE, DatasetSpec
-from data.tables import LABEL, Rows, columns_of, read_tables
+from data.tables import LABEL, Rows, read_tables, schema_of
 
 Purpose = Literal["train", "test", "validation"]
 
@@ -38,12 +38,11 @@ class Listed:
         return len(self.labels)
 
 
-def own_files(spec: DatasetSpec, path: str | None = None) -> OwnFiles:
-    """Find the files of a run's own data, or of a device's, under `path`."""
-    chosen = path or spec.path
-    if chosen is None:
+def own_files(spec: DatasetSpec) -> OwnFiles:
+    """Find the files of data of one's own."""
+    if spec.path is None:
         raise DataError(f"path is null: expected dataset.path, where the files of {spec.name} are")
-    place = Path(chosen).expanduser().resolve()
+    place = Path(spec.path).expanduser().resolve()
     return image_files(place) if spec.holds == "images" else table_files(place)
 
 
@@ -52,8 +51,12 @@ def guessed(path: Path) -> str:
     found = image_files(path)
     if found.kind != "tables":
         return FOLDER
-    columns = columns_of(found.train[0])
-    return FOLDER if any(name in IMAGE_COLUMNS for name in columns) else TABLE
+    first = found.train[0]
+    try:
+        image_column(Rows(schema_of(first).empty_table(), (first,), (0,)))
+    except DataError:
+        return TABLE
+    return FOLDER
 
 
 def listed(files: OwnFiles, purpose: Purpose, spec: DatasetSpec) -> Listed | None:

@@ -115,14 +115,14 @@ def read_table_file(file: Path, texts: Collection[str] = ()) -> Any:
     return _read_csv(file, texts) if suffix == ".csv" else _read_json_lines(file)
 
 
-def columns_of(file: Path) -> list[str]:
-    """Return the names of a file's columns; of parquet without reading it."""
+def schema_of(file: Path) -> Any:
+    """Return the columns of a file and what it says of them; parquet is not read for that."""
     import pyarrow.parquet as pq
 
     if file.suffix.lower() != ".parquet":
-        return list(read_table_file(file).column_names)
+        return read_table_file(file).schema
     with reading(file):
-        return list(pq.read_schema(file).names)
+        return pq.read_schema(file)
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:

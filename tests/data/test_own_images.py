@@ -17,6 +17,7 @@ from data import DataError, DatasetSpec, ImageData, client_data, device_data, gl
 from data.catalog import UnknownClassError
 from data.clients import splits_of
 from data.inputs import read_inputs, read_unlabelled
+from data.listing import guessed
 from data.look import completed, mean_and_deviation
 from data.unlabelled import UnlabelledSpec, unlabelled
 from tests.support.own_files import photos, write_photo, write_photos
@@ -170,6 +171,7 @@ def test_a_hugging_face_folder_tells_the_names_of_its_classes(tmp_path: Path, sa
         (tmp_path / "hub" / "data").mkdir(parents=True)
         train.to_parquet(tmp_path / "hub" / "data" / "train-00000-of-00001.parquet")
         test.to_parquet(tmp_path / "hub" / "data" / "test-00000-of-00001.parquet")
+    assert guessed(tmp_path / "hub") == "folder"
     spec = photos(tmp_path / "hub")
     assert (spec.classes, spec.image_size, spec.channels) == (("yak", "cat", "dog"), 4, 1)
     assert splits_of(spec).train.labels.tolist() == [0, 1, 1]
