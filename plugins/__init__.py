@@ -8,6 +8,7 @@ under one name; a run's directory keeps a copy of them in its own folder `plugin
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -57,7 +58,7 @@ def load(place: str | Path) -> Plugin:
     path = Path(place).expanduser()
     if not path.exists() and str(place) in installed():
         path = installed()[str(place)]
-    plugin = _read(path.resolve())
+    plugin = _read(Path(os.path.abspath(path)))  # a link's own name counts
     there = _LOADED.get(plugin.name)
     if there is None:
         _import(plugin)

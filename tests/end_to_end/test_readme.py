@@ -188,7 +188,7 @@ def nestfl(checkout: Path, folder: Path, *arguments: str) -> str:
         env={**os.environ, "PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout

@@ -14,6 +14,7 @@ from transformers import (
 )
 
 import plugins
+from inference.serving.node_part import read_part
 from models import Slice, Task
 from models.masking import randomised
 from models.pretrained import load_pretrained
@@ -23,6 +24,7 @@ from server_app import app as server
 from server_app.building import strategy_of
 from server_app.config.composing import compose
 from server_app.config.weights import read_weights
+from server_app.splitting import Splitter, chain
 from strategies.checking import findings
 
 pytestmark = pytest.mark.usefixtures("no_plugins_left", "one_thread")
@@ -110,6 +112,21 @@ def test_they_train(model: str, strategy: str, tmp_path: Path) -> None:
     assert {n for n in unchanged - learns_nothing if not is_running_statistic(n)} == set()
     if strategy == "scalefl":
         assert [level.slice.exits for level in trained.levels][-1] == (2, 4, 5, units)
+
+
+def test_a_part_of_a_served_network_has_its_code(tmp_path: Path) -> None:
+    config = compose(
+        f"{VGG} strategy=scalefl strategy.ratios=null strategy.splits=[[4,1.0],[8,1.0]] {SHORT} "
+        f"fleet.budgets=[0.5,1] fleet.shares=[1,1] output={tmp_path} name=run"
+    )
+    server.run(LocalGrid(4), config)
+    nodes = chain((1, 2), (0.5,))
+    Splitter(tmp_path / "run").split(nodes, {"node1": 0.5, "node2": 0.0}, tmp_path / "parts")
+    for plugin in plugins.loaded():
+        plugins.unload(plugin)
+    facts, part = read_part(tmp_path / "parts" / "node1")
+    assert [plugin.name for plugin in plugins.loaded()] == ["distilbert", "vgg11_bn"]
+    assert (facts.task.model, part.last) == ("vgg11_bn", 4)
 
 
 def saved_weights(model: str, folder: Path) -> Path:

@@ -221,6 +221,31 @@ def test_axes_made_of_parts_are_cut_in_each_part(
     torch.testing.assert_close(part(image), masked(image))
 
 
+def flattened(channels: int, run: int = 2) -> nn.Module:
+    """A layer that reads images of two pixels, flattened."""
+    net = nn.Sequential(nn.Linear(2 * channels, 1, bias=False))
+    declare_parts(net[0], "weight", 1, (2 * channels // run,), run)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("window", "columns"),
+    # hand: channel c of three is columns 2c and 2c + 1; from the third on, two are 2 and 0.
+    [(Window(), [0, 1, 2, 3]), (Window("rolling", seed=2), [4, 5, 0, 1])],
+)
+def test_channels_of_flattened_images_are_cut_whole(window: Window, columns: list[int]) -> None:
+    full, part = flattened(3), flattened(2)
+    cut = extract(full.state_dict(), slice_map(full, part, window))
+    assert torch.equal(cut["0.weight"], full.state_dict()["0.weight"][:, columns])
+
+
+def test_flattened_images_of_another_size_do_not_fit() -> None:
+    with pytest.raises(SliceError, match=r"parts \(4,\), which do not fit in \(3,\) in runs of 2"):
+        slice_map(flattened(3), flattened(2, run=1))
+    with pytest.raises(SliceError, match=r"parts \(3,\) in runs of 2 of weight do not add up"):
+        declare_parts(nn.Linear(5, 1), "weight", 1, (3,), 2)
+
+
 def test_private_tensors_live_whole_in_their_bank() -> None:
     full, half = nn.BatchNorm1d(8), nn.BatchNorm1d(4)
     mapping = slice_map(full, half, bank_of=statistics_in("half"))

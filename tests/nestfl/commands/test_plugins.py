@@ -47,7 +47,7 @@ def nestfl(*arguments: str, code: int = 0) -> Result:
     return done
 
 
-def test_a_run_is_predicted_split_and_resumed_without_the_plugin(folder: Path) -> None:
+def test_a_run_is_predicted_reported_and_resumed_without_the_plugin(folder: Path) -> None:
     chosen = ("--plugin", "mine.py", "model=own", "strategy=rolling")
     nestfl("run", *chosen, *SHORT, "name=one")
     run = folder / "runs" / "one"
