@@ -59,6 +59,7 @@ def test_the_tutorial_leads_from_photos_to_answers_and_a_comparison(tmp_path: Pa
     (right, asked) = re.findall(r"(\d+) of (\d+) new photos are right", told)[0]
     assert int(asked) == 100
     assert int(right) >= 70, told
+    assert len(re.findall(r"level \d: \d+% of the test photos are right", told)) == 4
     assert re.search(r"^first +scalefl .* finished", told, re.MULTILINE), told
     for run_name in ("first", "mine", "two-methods"):
         assert (folder / "runs" / run_name / "report.html").is_file()
