@@ -167,10 +167,19 @@ def macs_by_exit(task: Task, slice: Slice) -> list[int]:
 
 
 def cost_by_exit(task: Task, slice: Slice, batch: int) -> list[Cost]:
-    """Return what stopping at each exit held costs; the last is the cost of the whole slice.
+    """Return what stopping at each exit held costs; the last is the cost of the whole slice."""
 
-    All of it is counted in one pass, with the heads that are passed on the way.
-    """
+    def count() -> Arrays:
+        counted = _counted_by_exit(task, slice, batch)
+        return {kind: np.array([each.of(kind) for each in counted]) for kind in COST_KINDS}
+
+    found = kept("exits", task, (slice, batch), count)
+    rows = zip(*(found[kind].tolist() for kind in COST_KINDS), strict=True)
+    return [Cost(*row) for row in rows]
+
+
+def _counted_by_exit(task: Task, slice: Slice, batch: int) -> list[Cost]:
+    """Count all of it in one pass, with the heads that are passed on the way."""
     net = task.build(slice, device="meta")
     run = max(batch, NORMABLE)
     meter = Meter(net, run)
