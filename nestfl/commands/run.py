@@ -26,6 +26,7 @@ def run(request: Request) -> int:
 
 def _run(request: Request, console: Console, errors: Console) -> int:
     try:
+        request.check_paths()
         if request.check:
             for line in choose(request)[-1].found:
                 console.out(line, highlight=False)

@@ -1,4 +1,4 @@
-"""The process of a simulation: it checks the run, starts Ray meanwhile, and goes when it is told.
+"""The process of a simulation: it checks the run while Ray starts, and goes when it is told.
 
     python -P -m nestfl.launching.driver FOLDER
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import plugins
 from nestfl.launching.handshake import ANSWER, GO, Answer, Go, read_go, read_request, write
-from nestfl.launching.ray_head import start_ray
+from nestfl.launching.ray_head import join_ray
 from nestfl.launching.request import Request, Simulation, choose
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def main() -> None:
     request = read_request(folder)
     check = Check(folder, request)
     check.start()
-    problem = _start_ray(request)
+    problem = _join_ray(folder)
     check.join()
     if check.found is None:
         sys.exit(2)
@@ -101,12 +101,12 @@ def simulate(checked: Checked, simulation: Simulation, go: Go) -> None:
     )
 
 
-def _start_ray(request: Request) -> Exception | None:
-    """Start Ray before anything is known of the run; return what went wrong, for its log."""
+def _join_ray(folder: Path) -> Exception | None:
+    """Join Ray before anything is known of the run; return what went wrong, for its log."""
     if "RAY_ADDRESS" in os.environ:  # Flower joins that cluster
         return None
     try:
-        start_ray(Simulation(1, request.cpus_per_client, workers=request.workers).cpus)
+        join_ray(folder)
         import flwr.simulation.run_simulation  # noqa: F401  (a second, while the check goes on)
     except Exception as error:
         return error

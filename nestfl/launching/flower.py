@@ -20,6 +20,7 @@ from protocol.environment import MEMORY, private_ray
 from server_app.record.files import LOG_FILE, MEMORY_FOLDER
 
 DRIVER = [sys.executable, "-P", "-m", "nestfl.launching.driver"]
+RAY_HEAD = [sys.executable, "-P", "-m", "nestfl.launching.ray_head"]
 OUTPUT = "output"
 """What the process has said before it was told where its log is."""
 LAST_LINES = 5
@@ -44,7 +45,10 @@ class Flower:
     def __init__(self, group: ProcessGroup, folder: Path) -> None:
         with (folder / OUTPUT).open("wb") as output:
             self.process = group.start([*DRIVER, str(folder)], output)
+            if "RAY_ADDRESS" not in os.environ:
+                group.start([*RAY_HEAD, str(folder)], output)
         self._group, self._folder = group, folder
+        self._begun = False
 
     def answer(self, check: Callable[[], None]) -> Answer:
         """Wait until it has checked its run; meanwhile `check` may raise to give it up."""
@@ -61,17 +65,18 @@ class Flower:
         if remembers:  # its workers have started: they know the place by another name
             (run_dir / MEMORY_FOLDER).mkdir(exist_ok=True)
             (self._folder / MEMORY_FOLDER).symlink_to(run_dir / MEMORY_FOLDER)
+        self._begun = True
         write(self._folder, GO, Go(str(run_dir), command, str(run_dir / LOG_FILE)))
 
     def end(self) -> None:
-        """End all that there is of it."""
-        self._group.stop()
+        """End all that there is of it: gently only where a run is under way."""
+        self._group.stop(gently=self._begun and self.process.poll() is None)
 
 
 # `flwr run` would find, or leave behind, a SuperLink for all: a stranger's working directory,
 # environment and code. So a run has a process of its own, with Flower's simulation engine in it. It
-# is started at once: it imports and starts Ray while it checks whether the run is right. All that
-# there is of it, Ray too, is in one process group that can be ended as a whole.
+# is started at once, and Ray beside it: both import while it checks whether the run is right. All
+# that there is of it, Ray too, is in one process group that can be ended as a whole.
 @contextmanager
 def flower(request: Request) -> Iterator[Flower]:
     """Start the process of a simulation; nothing of it is left behind the `with` block."""
@@ -84,7 +89,11 @@ def flower(request: Request) -> Iterator[Flower]:
         write(folder, REQUEST, request)
         environment = _environment(folder, Path(ray), app)
         with ProcessGroup(environment, app) as group:
-            yield Flower(group, folder)
+            started = Flower(group, folder)
+            try:
+                yield started
+            finally:
+                started.end()
 
 
 def _temporary_directory(folder: str | None = None) -> tempfile.TemporaryDirectory[str]:

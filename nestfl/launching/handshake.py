@@ -10,7 +10,7 @@ from typing import Any
 
 from nestfl.launching.request import Choice, Request
 
-REQUEST, ANSWER, GO = "request.json", "answer.json", "go.json"
+REQUEST, ANSWER, GO, RAY = "request.json", "answer.json", "go.json", "ray.json"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,15 @@ class Go:
     log: str
 
 
-def write(folder: Path, name: str, message: Request | Answer | Go) -> None:
+@dataclass(frozen=True)
+class Head:
+    """What the process that has started Ray says of it: where it is, or what is wrong."""
+
+    address: str | None = None
+    error: str | None = None
+
+
+def write(folder: Path, name: str, message: Request | Answer | Go | Head) -> None:
     """Write a message, which is there as a whole or not at all."""
     unfinished = folder / f".{name}"
     unfinished.write_text(json.dumps(asdict(message), default=str), encoding="utf-8")
@@ -48,6 +56,11 @@ def read_request(folder: Path) -> Request:
 def read_answer(folder: Path) -> Answer:
     values = _read(folder, ANSWER)
     return Answer(values["error"], Choice(**values["choice"]) if values["choice"] else None)
+
+
+def read_head(folder: Path) -> Head:
+    """Return what was said of Ray."""
+    return Head(**_read(folder, RAY))
 
 
 def read_go(folder: Path) -> Go:

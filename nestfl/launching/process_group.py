@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -39,9 +39,8 @@ class ProcessGroup:
         command: Sequence[str],
         output: IO[bytes] | None,
         environment: Mapping[str, str] | None = None,
-        descriptors: Collection[int] = (),
     ) -> subprocess.Popen[bytes]:
-        """Start a process of the group, with something more in its environment, and open files."""
+        """Start a process of the group, with something more in its environment."""
         process = subprocess.Popen(
             command,
             env={**self._env, **(environment or {})},
@@ -49,18 +48,20 @@ class ProcessGroup:
             stdin=subprocess.DEVNULL,
             stdout=output or subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
-            pass_fds=descriptors,
             process_group=self._started[0].pid if self._started else 0,
         )
         self._started.append(process)
         return process
 
-    def stop(self) -> None:
-        """Ask all processes, and all that they have started, to end; kill those that do not."""
+    def stop(self, gently: bool = True) -> None:
+        """Ask all processes, and all that they have started, to end; kill those that do not.
+
+        Where nobody has anything left to do, they are killed at once.
+        """
         if not self._started:
             return
         group = self._started[0].pid
-        for request in (signal.SIGTERM, signal.SIGKILL):
+        for request in (signal.SIGTERM, signal.SIGKILL)[0 if gently else 1 :]:
             _signal(group, request)
             deadline = time.monotonic() + PATIENCE
             while self._is_alive(group) and time.monotonic() < deadline:

@@ -16,12 +16,15 @@ from nestfl.launching.gpus import (
     free_memory_of_gpus,
     training_memory,
 )
+from server_app.config.saved import run_directory
 
 if TYPE_CHECKING:  # not for --help
     from server_app.checking import Checked
     from server_app.config.composing import Config
 
 APP_DIR = Path(__file__).resolve().parents[2]
+PATHS = ("dataset.path", "strategy.unlabelled.path")
+"""Keys whose values are paths, and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -92,15 +95,30 @@ class Request:
 
     def resume_path(self) -> Path | None:
         """Return the absolute path to go on from: the server has another working directory."""
-        typed = [text.partition("=")[2] for text in self.overrides if text.startswith("resume=")]
-        path = self.resume or (Path(typed[-1]) if typed else None)
-        return self.folder / path.expanduser() if path is not None else None
+        path = self.resume or self._typed("resume")
+        return self._absolute(str(path)) if path is not None else None
 
     @property
     def engine(self) -> str | None:
         """The engine that was typed; None leaves it to the configuration."""
-        typed = [text.partition("=")[2] for text in self.overrides if text.startswith("engine=")]
+        return self._typed("engine")
+
+    def check_paths(self) -> None:
+        """Raise for a path that is not there, at once: to import what reads it takes seconds."""
+        for key in PATHS:
+            typed = self._typed(key)
+            if typed not in (None, "null") and not (path := self._absolute(str(typed))).exists():
+                raise ValueError(f"{key}: {path} does not exist")
+        if (resume := self.resume_path()) is not None:
+            run_directory(resume)
+
+    def _typed(self, key: str) -> str | None:
+        """Return the value of a key that was typed last."""
+        typed = [text.partition("=")[2] for text in self.overrides if text.startswith(f"{key}=")]
         return typed[-1] if typed else None
+
+    def _absolute(self, path: str) -> Path:
+        return self.folder / Path(path).expanduser()
 
 
 @dataclass(frozen=True)

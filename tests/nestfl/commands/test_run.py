@@ -189,7 +189,7 @@ def test_a_path_that_is_not_there_is_told_before_the_run_and_leaves_nothing(
     code, out, err = changed.run("dataset=cifar10", "dataset.path=no where", f"engine={engine}")
     missing = changed.elsewhere / "no where"
     assert (code, out) == (2, "")
-    assert err == f"nestfl run: {missing} does not exist: no cifar10 there\n"
+    assert err == f"nestfl run: dataset.path: {missing} does not exist\n"
     assert not changed.run_dir.exists()
     assert list(changed.temporary.glob("nestfl-*")) == []
 
