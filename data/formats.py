@@ -36,6 +36,7 @@ GREY_MODES = frozenset({"1", "L", "LA", "La"})
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 SplitName = Literal["train", "test"]
+UNREADABLE = (OSError, EOFError, ValueError, BadZipFile, zlib.error)
 
 
 class ImageSplit(NamedTuple):
@@ -64,7 +65,7 @@ def reading(file: Path) -> Iterator[None]:
         if str(file) in str(error):
             raise
         raise DataError(f"{file}: {error}") from error
-    except (OSError, EOFError, ValueError, BadZipFile, zlib.error) as error:  # Arrow's are values'
+    except (*UNREADABLE, TypeError, OverflowError) as error:  # Arrow's are values' and types'
         raise DataError(f"{file} cannot be read: {error}") from error
 
 

@@ -50,7 +50,8 @@ class OwnFiles:
 
     def fingerprint(self) -> Fingerprint:
         """Return what a cached copy depends on: path, size and time of change of every file."""
-        return fingerprint_of((*self.train, *self.test, *self.validation))
+        files = fingerprint_of((*self.train, *self.test, *self.validation))
+        return [(str(self.root), len(self.train), len(self.test)), *files]
 
 
 def image_files(path: Path) -> OwnFiles:
@@ -93,6 +94,7 @@ def _image_folders(path: Path) -> OwnFiles | None:
     if not train:
         return None
     held = {file.relative_to(root).parts[0] for file in train}
+    _check_no_parts(root, held)
     beside_them = (each for each in root.iterdir() if each.is_dir() and each.name[0] != ".")
     empty = tuple(sorted(each.name for each in beside_them if each.name not in held))
     beside = {name: path / name for name in ("test", *sorted(VALIDATION)) if has_splits}
@@ -100,6 +102,19 @@ def _image_folders(path: Path) -> OwnFiles | None:
     test = parts.pop("test", ())
     validation = next((files for files in parts.values() if files), ())
     return OwnFiles("images", path, train, test, validation, others, empty)
+
+
+PARTS = frozenset({"train", "training", "test", "testing", *VALIDATION})
+
+
+def _check_no_parts(root: Path, folders: set[str]) -> None:
+    """Raise where folders of clients or classes seem to be for training and for tests."""
+    parts = sorted(name for name in folders if name.lower() in PARTS)
+    if len(parts) > 1:
+        raise DataError(
+            f"{root} has the folders {', '.join(parts)}, which would be taken for clients or "
+            "classes: name that to train on `train`, and that to test on `test`"
+        )
 
 
 def _images_below(folder: Path) -> tuple[tuple[Path, ...], Counter[str]]:
@@ -132,21 +147,34 @@ def _tables(path: Path) -> OwnFiles | None:
 
 def _visible(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, but for hidden ones and what `datasets` keeps for itself."""
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    seen = set[str]()  # a link may lead to a folder above it
+    for place, folders, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(place, name) for name in names if not name.startswith((".", "cache-")))
 
 
 def _by_purpose(kind: FileKind, path: Path, files: Iterable[Path]) -> OwnFiles | None:
     """Sort files by the words in their names and folders; those without one are to train on."""
     found = sorted(files)
-    words = {file: _words(file.relative_to(path)) for file in found}
-    train = tuple(file for file in found if "train" in words[file])
-    test = tuple(file for file in found if "test" in words[file])
-    validation = tuple(file for file in found if words[file] & VALIDATION)
-    unsaid = tuple(file for file in found if not words[file] & {"test", *VALIDATION})
+    purposes = {file: _purpose(file.relative_to(path)) for file in found}
+    train, test, validation, unsaid = (
+        tuple(file for file in found if purposes[file] == purpose)
+        for purpose in ("train", "test", "validation", None)
+    )
     return OwnFiles(kind, path, train or unsaid, test, validation) if train or unsaid else None
 
 
-def _words(inside: Path) -> set[str]:
-    return set(re.findall("[a-z]+", str(inside.with_suffix("")).lower()))
+def _purpose(inside: Path) -> str | None:
+    """Return the one purpose of a file: its name says it, else the folder next to it that does.
+
+    Where one name has several such words (`train_val.csv`), `train` is the one that counts.
+    """
+    for name in (inside.stem, *(folder.name for folder in inside.parents)):
+        words = set(re.findall("[a-z]+", name.lower()))
+        if words & {"train", "test", *VALIDATION}:
+            return "train" if "train" in words else "test" if "test" in words else "validation"
+    return None

@@ -263,9 +263,9 @@ def held_out_groups(
     held = np.random.default_rng(spec.test_seed or 0).permutation(len(names))
     held = held[: min(max(1, round(share * len(names))), len(names) - 1)]
     is_test = np.isin(of_rows, held)
-    left = set(labels[~is_test].tolist())
+    lost = set(labels[is_test].tolist()) - set(labels[~is_test].tolist())
     for label, name in enumerate(spec.facts.classes):
-        if label not in left:
+        if label in lost:
             raise DataError(
                 f"class {name!r} is only in what is held out for the test ({spec.test_column} "
                 f"{', '.join(names[np.sort(held)])}): choose another dataset.test_seed or "

@@ -98,11 +98,24 @@ def read_tables(files: Sequence[Path], texts: Collection[str] = ()) -> Rows:
     import pyarrow as pa
 
     tables = [read_table_file(file, texts) for file in files]
+    for file, table in zip(files, tables, strict=True):
+        _check_same_classes(files[0], tables[0], file, table)
     with reading(files[0] if len(files) == 1 else files[0].parent):
         joined = pa.concat_tables(tables, promote_options="permissive")
         # Joining drops what `datasets` says of the columns where it differs in a detail.
         joined = joined.replace_schema_metadata(tables[0].schema.metadata)
     return Rows(joined, tuple(files), tuple(map(len, tables)))
+
+
+def _check_same_classes(first: Path, known: Any, file: Path, table: Any) -> None:
+    """Raise where two files of `datasets` number their classes differently."""
+    a, b = Rows(known, (first,), (len(known),)), Rows(table, (file,), (len(table),))
+    for name in table.column_names:
+        if a.class_names(name) != b.class_names(name):
+            raise DataError(
+                f"{file}: the classes of {name} are {b.class_names(name)}, but {a.class_names(name)} "
+                f"in {first}: expected the same, in the same order"
+            )
 
 
 def read_table_file(file: Path, texts: Collection[str] = ()) -> Any:
@@ -224,5 +237,5 @@ def _array(values: list[Any]) -> Any:
 
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # of whole numbers of over 64 bits
         return pa.array([None if value is None else str(value) for value in values])

@@ -61,5 +61,5 @@ def no_plugins_left() -> Iterator[None]:
 
     for plugin in plugins.loaded():
         plugins.unload(plugin)
-    for remembered in (loading.mould, task._class_rows, cost.cost, cost.path_costs):
+    for remembered in (loading.mould, task._class_rows, cost.cost, cost._counted, cost.path_costs):
         remembered.cache_clear()

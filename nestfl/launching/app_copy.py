@@ -30,7 +30,7 @@ def usable_cache() -> Iterator[None]:
     try:
         cache_dir().mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=cache_dir()).close()
-    except OSError:
+    except (OSError, RuntimeError):  # the latter where there is no home
         before = os.environ.get(CACHE)
         with tempfile.TemporaryDirectory(prefix="nestfl-", ignore_cleanup_errors=True) as other:
             os.environ[CACHE] = other
@@ -44,8 +44,8 @@ def usable_cache() -> Iterator[None]:
 
 def kept_copy(app_dir: Path) -> Path:
     """Return a copy of the app, which is kept under its content: what it compiles to, also."""
-    folder = cache_dir().absolute() / APPS
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = cache_dir().absolute() / f"{APPS}-{os.getuid()}"  # where users share a cache, too
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=folder) as made:
         new = Path(made, "app")
         copy_app(app_dir, new)

@@ -46,7 +46,7 @@ class Flower:
         with (folder / OUTPUT).open("wb") as output:
             self.process = group.start([*DRIVER, str(folder)], output)
             if "RAY_ADDRESS" not in os.environ:
-                group.start([*RAY_HEAD, str(folder)], output)
+                group.start([*RAY_HEAD, str(folder)], None)
         self._group, self._folder = group, folder
         self._begun = False
 

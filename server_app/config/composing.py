@@ -287,7 +287,7 @@ def _offer_plugins() -> list[str]:
         for name in set(plugins.offered(group)) - _files_of(group):
             ConfigStore.instance().store(name, values(name), group)
     folders = [f"file://{folder}" for folder in _own_folders()]
-    return [f"hydra.searchpath={json.dumps(folders)}"] if folders else []
+    return [f"hydra.searchpath={json.dumps(folders, ensure_ascii=False)}"] if folders else []
 
 
 def _settings_of(strategy: str) -> dict[str, Any]:

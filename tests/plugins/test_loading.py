@@ -175,6 +175,7 @@ def test_an_installed_package_is_found_by_what_it_registers(
     installed_package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where `nestfl` runs: a server or a device takes what its app has, and nothing else."""
+    monkeypatch.setattr(plugins, "_installed_too", False)
     with pytest.raises(ConfigError, match="unknown model 'own'"):
         compose("model=own")
     monkeypatch.setattr(plugins, "_installed_too", True)

@@ -32,7 +32,8 @@ from strategies.methods.decoupled import DecoupledSettings
 from strategies.methods.heterofl import HeteroFLSettings
 from strategies.methods.scalefl import ScaleFLSettings
 
-OWN_DATA = ["dataset=folder", "dataset=table"]  # which have files, and tests of their own
+OWN_DATA = ["dataset=folder", "dataset=table", "model=conv1d", "model=conv1d-micro"]
+"""What has files, or reads no other data, and has tests of its own."""
 EVERY_CHOICE = [
     choice
     for group in groups()
