@@ -113,8 +113,8 @@ def _check_same_classes(first: Path, known: Any, file: Path, table: Any) -> None
     for name in table.column_names:
         if a.class_names(name) != b.class_names(name):
             raise DataError(
-                f"{file}: the classes of {name} are {b.class_names(name)}, but {a.class_names(name)} "
-                f"in {first}: expected the same, in the same order"
+                f"{file}: the classes of {name} are {b.class_names(name)}, "
+                f"but {a.class_names(name)} in {first}: expected the same, in the same order"
             )
 
 

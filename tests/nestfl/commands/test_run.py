@@ -122,7 +122,7 @@ def test_a_run_imports_a_copy_of_its_app_and_leaves_nothing_running(changed: Cha
     assert lines[0] == f"4 simulated clients on cpu, run in {changed.run_dir}"
     assert lines[1].startswith("round 1/1, 4/4 replies, ")
     seen = changed.seen()
-    assert Path(seen["file"]).is_relative_to(changed.cache / "apps")
+    assert Path(seen["file"]).is_relative_to(changed.cache / f"apps-{os.getuid()}")
     assert seen["command"] == "nestfl run experiment=smoke rounds=1 --workers 1"
     changed.assert_nothing_is_left()
 
