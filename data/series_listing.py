@@ -37,12 +37,6 @@ def list_series_archive(found: Listed, spec: DatasetSpec) -> Listed:
     file = found.place(0).rpartition(", row")[0] if len(found) else ""
     numbers, broken = checked_array(found.inputs, file)
     names = tuple(str(number) for number in range(numbers.shape[-1]))
-    if spec.columns is not None and spec.columns != names:
-        raise DataError(
-            f"{file}: the columns of an archive have no names but their numbers, "
-            f"{', '.join(names)}, and are read in this order: expected these columns, not "
-            f"{', '.join(spec.columns)}"
-        )
     found = replace(found, inputs=numbers, broken=[*found.broken, *broken], columns=names)
     if numbers.ndim == 2:
         keys = [np.array(each) for each in (found.owners, found.groups) if each is not None]
