@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,22 +51,27 @@ def start_ray(cpus: int | None) -> str:
     """Start Ray's processes, for all cores if no number is given, and return its address.
 
     Their workers are there when work comes, and have imported all that it takes.
-
-    Left out are its dashboard, which no run looks at and which listens at a port, and what would
-    add machines: each is a Python that takes a second or more to start.
     """
     os.environ["RAY_preload_python_modules"] = CLIENTS  # noqa: SIM112  (its own spelling)
     import ray
-    from ray._private import node, parameter
+    from ray._private.node import Node
+    from ray._private.parameter import RayParams
 
-    parameter.RayParams = partial(  # type: ignore[misc, assignment]
-        parameter.RayParams, no_monitor=True
-    )
-    node.Node.start_api_server = _start_nothing  # type: ignore[method-assign]
-    ray.init(
-        num_cpus=cpus, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False
-    )
-    return str(ray.get_runtime_context().gcs_address)
+    class Head(Node):
+        """What `ray start --head` starts, without what no run looks at.
+
+        That is the dashboard, which listens at a port; what would add machines; and what sends logs
+        on. Each is a Python that takes a second or more to start.
+        """
+
+        def start_api_server(self, **_: Any) -> None:
+            pass
+
+    asked = RayParams(num_cpus=cpus, no_monitor=True, include_log_monitor=False)
+    head = Head(asked, head=True, shutdown_at_exit=False, spawn_reaper=True)
+    # The first who joins lets workers start, whoever they will work for.
+    ray.init(address=head.gcs_address, logging_level=logging.ERROR, log_to_driver=False)
+    return str(head.gcs_address)
 
 
 def join_ray(folder: Path) -> None:
@@ -83,10 +87,6 @@ def join_ray(folder: Path) -> None:
     if head.error is not None:
         raise RuntimeError(f"Ray did not start: {head.error}")
     ray.init(address=head.address, logging_level=logging.ERROR)
-
-
-def _start_nothing(*_: Any, **__: Any) -> None:
-    pass
 
 
 if __name__ == "__main__":

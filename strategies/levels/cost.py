@@ -159,11 +159,16 @@ def path_costs(task: Task, slice: Slice, kind: CostKind) -> PathCosts:
 
 def macs_by_exit(task: Task, slice: Slice) -> list[int]:
     """Return the MACs of stopping at each exit held, with the heads that are passed on the way."""
-    net = task.build(slice, device="meta")
-    meter = Meter(net, NORMABLE)
-    with meter.running("macs"):
-        walk = net.walk(task.input(NORMABLE, device="meta"))
-        return list(accumulate(meter.take().macs for _ in walk))
+
+    def count() -> Arrays:
+        net = task.build(slice, device="meta")
+        meter = Meter(net, NORMABLE)
+        with meter.running("macs"):
+            walk = net.walk(task.input(NORMABLE, device="meta"))
+            return {"macs": np.array(list(accumulate(meter.take().macs for _ in walk)))}
+
+    counted: list[int] = kept("macs", task, slice, count)["macs"].tolist()
+    return counted
 
 
 def cost_by_exit(task: Task, slice: Slice, batch: int) -> list[Cost]:
