@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from protocol.records import Profile, Trained
+from protocol.reports import Profile, Trained
 from server_app.building import strategy_of
 from server_app.config.composing import compose
 from strategies.base import NestedStrategy

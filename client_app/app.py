@@ -15,8 +15,9 @@ from data.clients import ClientData, client_data, device_data
 from data.spec import DatasetSpec
 from models.families import SlicedNetwork
 from protocol.arrays import pack, unpack
-from protocol.records import Evaluation, Personal, Profile, Trained, Work
+from protocol.reports import Evaluation, Personal, Profile, Trained
 from protocol.variances import Variances
+from protocol.work import Work
 from strategies.registry import method
 from training.attacks import amplified, poisoned
 from training.devices import choose_device, set_threads

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from models.slicing import State
 from protocol.environment import MEMORY
-from protocol.records import Recall
+from protocol.work import Recall
 
 
 @dataclass(frozen=True)

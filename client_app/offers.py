@@ -19,7 +19,7 @@ from data.hub import HUB
 from data.spec import DatasetSpec
 from data.tokens import HASHED, PACKAGE, identity
 from protocol.reading import shown
-from protocol.records import Work
+from protocol.work import Work
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 """The variables that keep Hugging Face's libraries, which read them first, off the network."""

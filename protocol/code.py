@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import plugins
+from protocol.reading import ProtocolError, shown
 
 VERSION = 5
 """Of the records. Raise it when they change."""
@@ -29,3 +30,21 @@ def _hash_with(others: tuple[tuple[str, bytes], ...]) -> str:
         digest.update(name.encode())
         digest.update(content)
     return digest.hexdigest()[:16]
+
+
+class OtherCodeError(ProtocolError):
+    """The other side runs another version of this app."""
+
+
+def check_code(code: object, version: object) -> None:
+    """Raise unless the other side runs this protocol and this code."""
+    if version != VERSION:
+        raise OtherCodeError(
+            f"protocol version {shown(version)} there, {VERSION} here: update one side"
+        )
+    if code != code_hash():
+        raise OtherCodeError(
+            f"server and client run different code ({shown(code)} and {code_hash()!r}): in a "
+            "simulation, a SuperLink that was started in another checkout serves that checkout's "
+            "clients"
+        )

@@ -6,7 +6,7 @@ from torch import nn
 
 from data.clients import global_test
 from models import State
-from protocol.records import Evaluation
+from protocol.reports import Evaluation
 from server_app.config.composing import Config
 from strategies.base import NestedStrategy
 from strategies.registry import method

@@ -15,7 +15,7 @@ from rich.filesize import decimal
 from data.clients import examples_of_clients, global_test
 from data.examples import Examples
 from data.texts import TextData
-from protocol.records import Profile
+from protocol.reports import Profile
 from server_app.building import strategy_of
 from server_app.config.settings import Config
 from server_app.config.typed import ConfigError

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from protocol.records import Part
+from protocol.work import Part
 from strategies.fleet.enrolment import Client
 from strategies.levels.submodels import Cut
 

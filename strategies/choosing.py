@@ -20,7 +20,8 @@ from torch import Tensor
 from models import Slice
 from models.candidates import Candidates
 from protocol.reading import ProtocolError
-from protocol.records import Choice, Work
+from protocol.reports import Choice
+from protocol.work import Work
 from strategies.base import NestedStrategy
 from strategies.choice_settings import ChoiceSettings
 from strategies.fleet.client_levels import budget_of, takes_largest

@@ -15,8 +15,8 @@ from data.tokens import identity
 from inference.topology import Node, Serving, Topology
 from models import Slice, Task, family, names
 from protocol.attack import Attack, Sabotage
-from protocol.records import Work
 from protocol.train_settings import StatisticsKind, TrainSettings
+from protocol.work import Work
 from strategies.aggregation.aggregators import AggregationConfig
 from strategies.aggregation.bounds import UpdateBounds
 

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from models import PREFIX, Slice, State, Window
 from models.slicing import is_running_statistic
-from protocol.records import Recall, Trained, Work
+from protocol.reports import Trained
 from protocol.train_settings import TrainSettings
+from protocol.work import Recall, Work
 from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.update import Update
 from strategies.assignment import Assignment

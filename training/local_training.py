@@ -10,7 +10,8 @@ from torch import Tensor
 from data.examples import Examples
 from models.families import SlicedNetwork
 from models.slicing import State
-from protocol.records import Choice, Work
+from protocol.reports import Choice
+from protocol.work import Work
 from training.placement import PlacedNetwork
 from training.shared_losses import cross_entropy, masked, masked_cross_entropy, present_classes
 

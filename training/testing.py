@@ -14,7 +14,7 @@ from models.families import SlicedNetwork
 from models.frozen import freeze, needs_statistics
 from models.layers import StaticBatchNorm2d
 from models.slicing import is_running_statistic
-from protocol.records import Answered
+from protocol.reports import Answered
 from protocol.train_settings import StatisticsKind, TrainSettings
 from training.devices import resident
 from training.placement import Placement

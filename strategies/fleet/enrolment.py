@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from protocol.reading import ProtocolError, whole
-from protocol.records import Profile
+from protocol.reports import Profile
 from strategies.federation import Federation
 from strategies.fleet.streaming import Reply, stream
 

@@ -25,7 +25,7 @@ from data.spec import DatasetSpec
 from data.unlabelled import OWN, UnlabelledSpec, server_parts, unlabelled
 from models import State, extract
 from models.families import SlicedNetwork
-from protocol.records import Work
+from protocol.work import Work
 from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.kept import Kept
 from strategies.aggregation.spool import Spool

@@ -22,7 +22,7 @@ import torch
 
 from models.families import SlicedNetwork
 from models.slicing import SliceMap
-from protocol.records import Trained
+from protocol.reports import Trained
 from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.base import NestedStrategy
 from strategies.federation import Federation

@@ -13,7 +13,7 @@ from torch import nn
 from inference.collaborative import serve
 from models.task import Task
 from protocol.reading import ProtocolError
-from protocol.records import Answered, Evaluation
+from protocol.reports import Answered, Evaluation
 from strategies.federation import FleetConfig, Test
 from strategies.method import Method
 from strategies.rounds.classes import class_sizes, level_counts

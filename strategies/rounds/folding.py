@@ -10,8 +10,9 @@ from torch import Tensor
 
 from models import State
 from protocol.reading import ProtocolError
-from protocol.records import Trained, read_slice
+from protocol.records import read_slice
 from protocol.records import size as size_of
+from protocol.reports import Trained
 from protocol.train_settings import TrainSettings
 from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.update import RefusedUpdateError, Update

@@ -12,7 +12,8 @@ from models import Slice, SliceMap, State
 from models.layers import StaticBatchNorm2d
 from models.slicing import is_running_statistic
 from protocol.reading import ProtocolError
-from protocol.records import Trained, read_slice
+from protocol.records import read_slice
+from protocol.reports import Trained
 from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.levels.submodels import Submodel
 from strategies.method import Method

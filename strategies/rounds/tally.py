@@ -11,7 +11,7 @@ from typing import Any
 
 from flwr.app import MetricRecord
 
-from protocol.records import Personal, Trained
+from protocol.reports import Personal, Trained
 from training.perplexity import perplexity
 
 

@@ -11,7 +11,7 @@ from flwr.app import Message
 from client_app.memory import Memory
 from protocol.environment import MEMORY
 from protocol.reading import ProtocolError
-from protocol.records import Recall, Work
+from protocol.work import Recall, Work
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid
 from tests.support.methods import Pulling, register

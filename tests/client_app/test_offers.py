@@ -304,7 +304,7 @@ def test_hugging_face_s_libraries_stay_off_the_network_in_a_new_process() -> Non
     program = """
 from client_app.node_config import NodeConfig
 from client_app.offers import granted
-from protocol.records import Work
+from protocol.work import Work
 from data.spec import DatasetSpec
 from models import Slice, Task
 from protocol.train_settings import TrainSettings

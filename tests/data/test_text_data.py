@@ -33,8 +33,8 @@ from data.docstrings import read_docstrings
 from data.spec import PARTITION_KINDS, PartitionKind
 from data.tokens import HASHED_WORDS, encode, identity
 from models import Slice, Task
-from protocol.records import Work
 from protocol.train_settings import TrainSettings
+from protocol.work import Work
 from server_app import app as server
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose

@@ -23,7 +23,7 @@ from models import (
 )
 from models.frozen import freeze, only_last_exit
 from models.loading import network_of, network_to_load, unsaved_buffers
-from protocol.records import Evaluation
+from protocol.reports import Evaluation
 from server_app import app as server
 from server_app.config import composing as settings
 from server_app.config.composing import compose

@@ -27,7 +27,7 @@ from client_app.app import app as client
 from nestfl import local_engine
 from nestfl.cli import app
 from nestfl.local_engine import LocalGrid
-from protocol.records import Work
+from protocol.work import Work
 from server_app import app as server
 from server_app.config.composing import compose, load
 from server_app.record import checkpoint

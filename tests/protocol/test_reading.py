@@ -16,11 +16,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from protocol import records
+from protocol import work
 from protocol.arrays import pack
 from protocol.code import VERSION, code_hash
 from protocol.reading import ProtocolError
-from protocol.records import Evaluation, Profile, Trained, footprint, read_slice
+from protocol.records import footprint, read_slice
+from protocol.reports import Evaluation, Profile, Trained
 
 LONGEST_MESSAGE = 500
 FORM = {"a": torch.zeros(3, 2), "n": torch.tensor(7), "b": torch.zeros(4)}
@@ -195,10 +196,10 @@ def test_a_number_with_more_digits_than_python_writes_is_refused_in_short() -> N
 
 
 def test_what_a_client_unpacks_has_a_limit() -> None:
-    packer = zlib.compressobj(9, zdict=records._usual())
+    packer = zlib.compressobj(9, zdict=work._usual())
     bomb = packer.compress(b"0" * 10**8) + packer.flush()
     assert len(bomb) < 10**6
     with pytest.raises(ProtocolError, match="longer than 1000000 bytes"):
-        records._expand(bomb)
+        work._expand(bomb)
     with pytest.raises(ProtocolError, match="cut short"):
-        records._expand(bomb[:20])
+        work._expand(bomb[:20])

@@ -14,8 +14,8 @@ from flwr.serverapp.strategy import Strategy
 from data.spec import DatasetSpec
 from models import extract
 from protocol.arrays import unpack
-from protocol.records import Work
 from protocol.train_settings import TrainSettings
+from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import compose
 from strategies.base import NestedStrategy

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from protocol.records import Work
+from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config import composing
 from server_app.config.composing import ConfigError, compose

@@ -9,7 +9,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.common.config import parse_config_args
 
 from client_app.app import app
-from protocol.records import Profile, Work
+from protocol.reports import Profile
+from protocol.work import Work
 from server_app.config.composing import compose
 from tests.support.grids import InProcessGrid
 

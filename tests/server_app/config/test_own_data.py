@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.records import Work
+from protocol.work import Work
 from server_app.config.composing import Config, ConfigError, compose, compose_dataset, dump, load
 from server_app.config.saved import CONFIG_FILE
 from tests.support.own_files import reviews, write_clients, write_csv, write_photos

@@ -16,7 +16,7 @@ from flwr.app import Message
 from torch import Tensor
 
 from nestfl.launching.launched_run import checkpoints_in
-from protocol.records import Work
+from protocol.work import Work
 from server_app.record import checkpoint
 from server_app.record.best import BestCheckpoint, load_best
 from server_app.record.checkpoint import Checkpoint, CheckpointError

@@ -12,7 +12,8 @@ from flwr.app import Context, Message, RecordDict
 
 from client_app.app import app
 from protocol.attack import Attack
-from protocol.records import Profile, Work
+from protocol.reports import Profile
+from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, choices, compose
 from strategies.base import NestedStrategy

@@ -14,7 +14,7 @@ from flwr.app import Error, Message, RecordDict
 from sklearn.datasets import load_digits
 
 from protocol.reading import ProtocolError
-from protocol.records import Profile
+from protocol.reports import Profile
 from server_app.trained_level import load_level
 from strategies import base
 from strategies.federation import FederationError

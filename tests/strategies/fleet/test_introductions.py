@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Error, RecordDict
 
 from data import DatasetSpec
-from protocol.records import Profile
+from protocol.reports import Profile
 from strategies.federation import Federation, FleetConfig
 from strategies.fleet.enrolment import Client, enrol, wait_for_nodes
 from tests.support.scripted import Answer, Clock, Script, ScriptedGrid

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import RecordDict
 
 from data import DatasetSpec
-from protocol.records import Profile
+from protocol.reports import Profile
 from strategies.federation import Federation, FederationError, FleetConfig
 from strategies.fleet.roster import Roster
 from tests.support.scripted import Answer, Clock, Script, ScriptedGrid

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.records import Profile, Work
+from protocol.reports import Profile
+from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from strategies.base import NestedStrategy

@@ -21,7 +21,8 @@ from nestfl.cli import app as cli
 from nestfl.comparing.results import Result
 from nestfl.comparing.trials import Trial
 from protocol.environment import MEMORY
-from protocol.records import Profile, Work
+from protocol.reports import Profile
+from protocol.work import Work
 from server_app.building import evaluator, strategy_of
 from server_app.config.composing import ConfigError, compose
 from server_app.predictor import TO_THE_END, Predictor

@@ -17,7 +17,7 @@ from data import DatasetSpec, Examples, server_data
 from data import unlabelled as examples
 from data.unlabelled import numbered
 from models import extract
-from protocol.records import Work
+from protocol.work import Work
 from server_app import app as server
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose, with_absolute_paths

@@ -11,7 +11,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from models import Slice, extract
-from protocol.records import Choice, Profile, Work
+from protocol.reports import Choice, Profile
+from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.update import RefusedUpdateError, Update

@@ -19,8 +19,9 @@ from models import Slice, SlicedNetwork, Task, extract, families, slice_map
 from models.families import Family
 from models.slicing import SliceMap, is_running_statistic, nested_width, without_width
 from nestfl.cli import app as command
-from protocol.records import Evaluation, Profile, Work
+from protocol.reports import Evaluation, Profile
 from protocol.train_settings import TrainSettings
+from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.nested_mean import NestedMean

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from models import Slice
-from protocol.records import Profile
+from protocol.reports import Profile
 from server_app.building import strategy_of
 from server_app.config.composing import compose
 from strategies.aggregation.nested_mean import NestedMean

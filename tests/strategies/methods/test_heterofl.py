@@ -13,7 +13,9 @@ from torch import Tensor
 from models.slicing import Slice
 from models.task import Task
 from protocol.arrays import pack
-from protocol.records import Trained, Work, read_slice
+from protocol.records import read_slice
+from protocol.reports import Trained
+from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.nested_mean import NestedMean

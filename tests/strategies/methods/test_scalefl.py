@@ -12,7 +12,7 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from protocol.records import Work
+from protocol.work import Work
 from server_app import app as server
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose

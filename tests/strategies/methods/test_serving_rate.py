@@ -14,7 +14,8 @@ from torch import Tensor
 
 from models import State, extract
 from models.slicing import is_running_statistic
-from protocol.records import Profile, Work
+from protocol.reports import Profile
+from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.update import Update

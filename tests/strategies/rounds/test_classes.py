@@ -13,7 +13,7 @@ from flwr.app import Message
 from data import DatasetSpec
 from data.clients import global_test
 from models.task import Task
-from protocol.records import Work
+from protocol.work import Work
 from server_app.record.checkpoint import load
 from server_app.record.confusion import read_confusion
 from strategies.rounds.classes import class_sizes, classes_counted, level_counts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from flwr.app import Error, Message
 
-from protocol.records import Trained
+from protocol.reports import Trained
 from server_app.record.metrics import numbers
 from strategies.rounds.tally import Tally
 from tests.support.federations import Federate, federate_in

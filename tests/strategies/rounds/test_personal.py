@@ -15,7 +15,8 @@ from flwr.app import Message, MetricRecord, RecordDict
 from data.clients import client_data
 from protocol.arrays import unpack
 from protocol.reading import ProtocolError
-from protocol.records import Personal, Trained, Work
+from protocol.reports import Personal, Trained
+from protocol.work import Work
 from server_app.config.composing import ConfigError, compose
 from strategies.rounds.tally import Tally
 from tests.support.federations import federate_in, untimed

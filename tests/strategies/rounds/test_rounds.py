@@ -15,7 +15,8 @@ from torch import Tensor
 from client_app.app import own_data, received
 from protocol.arrays import pack, unpack
 from protocol.reading import ProtocolError
-from protocol.records import Work, size
+from protocol.records import size
+from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import compose
 from server_app.record.round_line import round_line

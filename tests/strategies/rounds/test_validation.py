@@ -10,7 +10,7 @@ import torch
 from flwr.app import Message
 
 from client_app.app import own_data
-from protocol.records import Work
+from protocol.work import Work
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import Fault, InProcessGrid
 

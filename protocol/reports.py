@@ -1,0 +1,233 @@
+"""The records of what a client says: of itself, of its training, of a test.
+
+What the server reads of a reply is `Profile.read`, `Choice.read`, `Trained.read` or
+`Evaluation.read`: they return what can be used, or raise ProtocolError, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
+
+from models.slicing import Slice
+from protocol.code import VERSION, check_code, code_hash
+from protocol.printable import printable
+from protocol.reading import (
+    LONGEST_SHOWN,
+    MOST,
+    ProtocolError,
+    check_names,
+    number,
+    reading,
+    shown,
+    text,
+    whole,
+    within,
+)
+from protocol.records import CHOICE, METRICS, PROFILE, record_of
+
+MOST_CLIENTS = 10**6
+"""That a data set can be parted into."""
+LEAST_BUDGET = 1e-6
+"""Of the full model. What affords less is no device of this fleet, and nothing is that small."""
+MOST_STAGES = 100
+"""Of a network."""
+LONGEST_PROFILE = 2_000
+"""Bytes of JSON."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a client says of itself."""
+
+    partition: int | None
+    partitions: int | None
+    """Which part of the run's data set it holds, and of how many; None has data of its own."""
+    examples: int
+    """For training: no reply may claim more."""
+    budget: float | None
+    """The share of the full model that it affords; None leaves that to the fleet's config."""
+    device: str
+    code: str = field(default_factory=code_hash)
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if self.partitions is not None:
+            whole(self.partitions, "partitions", 1, MOST_CLIENTS)
+        if self.partition is not None:
+            whole(self.partition, "partition", 0, (self.partitions or MOST_CLIENTS) - 1)
+        whole(self.examples, "examples")
+        if self.budget is not None:
+            within(self.budget, "budget", LEAST_BUDGET, MOST)
+        device = printable(text(self.device, "device", LONGEST_SHOWN))
+        object.__setattr__(self, "device", device)
+
+    def record(self) -> ConfigRecord:
+        return ConfigRecord({"json": json.dumps(asdict(self))})
+
+    @classmethod
+    def read(cls, content: RecordDict) -> Profile:
+        """Return a client's profile, or raise ProtocolError."""
+        with reading("a profile"):
+            check_names(content, (PROFILE,), "the reply", "names")
+            record = record_of(content, PROFILE, ConfigRecord)
+            check_names(record, ("json",), PROFILE)
+            fields = json.loads(text(record["json"], PROFILE, LONGEST_PROFILE))
+            check_code(fields["code"], fields["version"])
+            return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The architecture that a client chose: how many blocks of each stage, and their width."""
+
+    blocks: tuple[int, ...]
+    width: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for count in self.blocks:
+            whole(count, "blocks", 1)
+        for share in self.width:
+            within(share, "width", 0, 1)
+
+    @classmethod
+    def of(cls, slice: Slice) -> Choice:
+        """Return a slice of first blocks and of a width for each stage as a choice."""
+        assert slice.blocks is not None
+        assert isinstance(slice.width, tuple)
+        return cls(tuple(map(len, slice.blocks)), slice.width)
+
+    def record(self) -> ConfigRecord:
+        return ConfigRecord({"blocks": list(self.blocks), "width": list(self.width)})
+
+    @classmethod
+    def read(cls, content: RecordDict) -> Choice:
+        """Return a client's choice, or raise ProtocolError."""
+        with reading("a choice"):
+            check_names(content, (CHOICE,), "the reply", "names")
+            record = record_of(content, CHOICE, ConfigRecord)
+            check_names(record, ("blocks", "width"), CHOICE)
+            for name in ("blocks", "width"):
+                if not isinstance(record[name], list) or len(record[name]) > MOST_STAGES:  # type: ignore[arg-type]
+                    raise ProtocolError(f"{name} is {shown(record[name])}: expected a short list")
+            return cls(tuple(record["blocks"]), tuple(record["width"]))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Personal:
+    """What a client has trained, on its own test part: before any other is averaged with it."""
+
+    accuracy: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a client says of its training."""
+
+    examples: int
+    loss: float
+    seconds: float
+    forgot: bool = False
+    """Whether the client has lost what it should remember, and started afresh."""
+    classes: tuple[int, ...] | None = None
+    """The classes of its training examples, where its method tells the server."""
+    personal: Personal | None = None
+    """What it has trained on its own test part, where the server asks, and it has one."""
+
+    def record(self) -> MetricRecord:
+        record = MetricRecord(
+            {"num-examples": self.examples, "loss": self.loss, "seconds": self.seconds}
+        )
+        if self.forgot:
+            record["forgot"] = 1
+        if self.classes is not None:
+            record["classes"] = list(self.classes)
+        if self.personal is not None:
+            record["personal"] = [self.personal.accuracy, self.personal.loss]
+        return record
+
+    @classmethod
+    def read(cls, content: RecordDict) -> Trained:
+        """Return a client's report of its training, or raise ProtocolError."""
+        with reading("a report"):
+            metrics = record_of(content, METRICS, MetricRecord)
+            optional = [name for name in ("forgot", "classes", "personal") if name in metrics]
+            check_names(metrics, ("num-examples", "loss", "seconds", *optional), METRICS)
+            return cls(
+                whole(metrics["num-examples"], "num-examples"),
+                number(metrics["loss"], "loss"),
+                within(metrics["seconds"], "seconds", 0, MOST),
+                "forgot" in metrics,
+                _classes(metrics["classes"]) if "classes" in metrics else None,
+                _personal(metrics["personal"]) if "personal" in metrics else None,
+            )
+
+
+def _classes(given: object) -> tuple[int, ...]:
+    """Return the classes that a client says it has: some, in ascending order."""
+    found = given if isinstance(given, list) else []
+    classes = tuple(whole(each, "a class") for each in found)
+    if not classes or list(classes) != sorted(set(classes)):
+        raise ProtocolError(f"classes are {shown(given)}: expected ascending numbers, each once")
+    return classes
+
+
+def _personal(given: object) -> Personal:
+    """Return the accuracy and the loss that a client says its trained network has."""
+    if not isinstance(given, list) or len(given) != 2:
+        raise ProtocolError(f"personal is {shown(given)}: expected an accuracy and a loss")
+    return Personal(within(given[0], "accuracy", 0, 1), within(given[1], "loss", 0, MOST))
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """A network's answers to examples: how sure it is of each, and whether it is right."""
+
+    confidence: Tensor
+    right: Tensor
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A network on a client's data: the accuracy and the loss of each exit, and of their ensemble.
+
+    The last is the network's own answer: an ensemble is tested where it is that.
+    """
+
+    examples: int
+    accuracy: tuple[float, ...]
+    loss: tuple[float, ...]
+    answered: Answered | None = field(default=None, compare=False)
+    """The network's own answers one by one, where they stay on this side."""
+    confusion: Tensor | None = field(default=None, compare=False)
+    """[classes, classes]: how many examples of each class it gave which answer, likewise."""
+
+    def record(self) -> MetricRecord:
+        return MetricRecord(
+            {
+                "num-examples": self.examples,
+                "accuracy": list(self.accuracy),
+                "loss": list(self.loss),
+            }
+        )
+
+    @classmethod
+    def read(cls, content: RecordDict, exits: int) -> Evaluation:
+        """Return a client's test of so many exits, an ensemble counted, or raise ProtocolError."""
+        with reading("a report"):
+            check_names(content, (METRICS,), "the reply", "names")
+            metrics = record_of(content, METRICS, MetricRecord)
+            check_names(metrics, ("num-examples", "accuracy", "loss"), METRICS)
+            accuracy, loss = metrics["accuracy"], metrics["loss"]
+            for values in (accuracy, loss):
+                if not isinstance(values, list) or len(values) != exits:
+                    raise ProtocolError(f"{shown(values)} for {exits} exits: expected one of each")
+            return cls(
+                whole(metrics["num-examples"], "num-examples"),
+                tuple(within(share, "accuracy", 0, 1) for share in accuracy),  # type: ignore[union-attr]
+                tuple(number(each, "loss") for each in loss),  # type: ignore[union-attr]
+            )
