@@ -18,7 +18,8 @@ from protocol.environment import STARTED_IN
 from server_app.budgets import budgets_of
 from server_app.building import evaluator, strategy_of
 from server_app.config.checkout import start_of_paths
-from server_app.config.composing import Config, compose, with_absolute_paths
+from server_app.config.composing import Config, compose
+from server_app.config.overrides import with_absolute_paths
 from server_app.config.weights import read_weights
 from server_app.record import checkpoint
 from server_app.record.recorder import Recorder

@@ -28,7 +28,8 @@ from data.overview import (
     test_part,
 )
 from data.spec import DatasetSpec
-from server_app.config.composing import ConfigError, compose_dataset, with_absolute_paths
+from server_app.config.composing import ConfigError, compose_dataset
+from server_app.config.overrides import with_absolute_paths
 
 SHADES = " ░▒▓█"
 MOST_CLASSES, MOST_CLIENTS, MOST_BROKEN = 40, 40, 50

@@ -16,7 +16,7 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from server_app.config.composing import with_absolute_paths
+from server_app.config.overrides import with_absolute_paths
 from server_app.config.typed import ConfigError
 from server_app.report.grouping import in_short
 

@@ -72,7 +72,7 @@ class Request:
 
     def hydra(self) -> str:
         """Return the overrides as one string, which `shlex.split` takes apart again."""
-        from server_app.config.composing import with_absolute_paths  # not for --help
+        from server_app.config.overrides import with_absolute_paths  # not for --help
 
         typed = [text for text in self.overrides if not text.startswith("resume=")]
         overrides = with_absolute_paths(self.folder, typed)

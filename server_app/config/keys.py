@@ -49,3 +49,10 @@ def keys_by_name(config: DictConfig) -> dict[str, str]:
 
 def _depth(key: str) -> int:
     return key.count(".")
+
+
+def lists(value: Any) -> Any:
+    """Return a value with its tuples as lists, which YAML and Hydra know."""
+    if isinstance(value, Mapping):
+        return {key: lists(item) for key, item in value.items()}
+    return [lists(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -25,7 +25,7 @@ from models.frozen import freeze, only_last_exit
 from models.loading import network_of, network_to_load, unsaved_buffers
 from protocol.reports import Evaluation
 from server_app import app as server
-from server_app.config import composing as settings
+from server_app.config import choices
 from server_app.config.composing import compose
 from server_app.trained_level import load_level
 from strategies.base import NestedStrategy
@@ -122,9 +122,9 @@ def answers_alike(task: Task, slice: Slice, net: nn.Module) -> bool:
 def federate(
     task: Task, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[NestedStrategy, InProcessGrid]:
-    conf = shutil.copytree(settings.CONF, folder / "conf")
+    conf = shutil.copytree(choices.CONF, folder / "conf")
     (conf / "model" / f"{task.model}.yaml").write_text(f"name: {task.model}\n")
-    monkeypatch.setattr(settings, "CONF", conf)
+    monkeypatch.setattr(choices, "CONF", conf)
     data = "digits" if task.model == "gained" else "docstrings"
     config = compose(
         f"model={task.model} dataset={data} strategy=heterofl fleet=small rounds=1 "

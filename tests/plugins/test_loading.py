@@ -14,7 +14,8 @@ import plugins
 from models import build, family, names
 from plugins import PluginError, load
 from protocol.code import code_hash
-from server_app.config.composing import ConfigError, choices, compose
+from server_app.config.choices import choices
+from server_app.config.composing import ConfigError, compose
 from strategies.registry import method
 from tests.support.own_code import METHOD, NETWORK, changed, saved
 

@@ -10,7 +10,7 @@ import torch
 
 from protocol.work import Work
 from server_app.building import strategy_of
-from server_app.config import composing
+from server_app.config import choices
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.aggregators import AGGREGATORS
 from tests.support import methods
@@ -36,9 +36,9 @@ def turns(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     """A method with a plan of its own, and a YAML that sets its fields and no others."""
     register(monkeypatch, TakesTurns)
     conf = tmp_path_factory.mktemp("conf")
-    shutil.copytree(composing.CONF, conf, dirs_exist_ok=True)
+    shutil.copytree(choices.CONF, conf, dirs_exist_ok=True)
     (conf / "strategy" / "takes-turns.yaml").write_text("name: takes-turns\n")
-    monkeypatch.setattr(composing, "CONF", conf)
+    monkeypatch.setattr(choices, "CONF", conf)
 
 
 @pytest.mark.usefixtures("turns")

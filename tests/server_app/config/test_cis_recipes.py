@@ -8,7 +8,8 @@ import pytest
 
 from data import client_data
 from server_app import app as server
-from server_app.config.composing import choices, compose
+from server_app.config.choices import choices
+from server_app.config.composing import compose
 from server_app.record.run_record import RunRecord
 from strategies.serving_settings import ServingRateSettings
 from tests.support.grids import InProcessGrid

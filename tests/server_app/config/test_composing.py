@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +15,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from server_app.config import composing as config_module
-from server_app.config.composing import (
-    CONF,
-    Config,
-    ConfigError,
-    choices,
-    compose,
-    dump,
-    groups,
-    load,
-)
+from server_app.config import choices as choosing
+from server_app.config.choices import CONF, choices, groups
+from server_app.config.composing import Config, ConfigError, compose, dump, load
 from server_app.config.saved import CONFIG_FILE
 from strategies.federation import FleetConfig
 from strategies.methods.decoupled import DecoupledSettings
@@ -49,17 +41,17 @@ READERS_OF_TEXT = [f"model={name}" for name in ("bert", "bert-mini", "bert-tiny"
 @pytest.fixture(autouse=True, scope="module")
 def remembered_files() -> Iterator[None]:
     """Read each set of files once: Hydra takes its time, and most tests need the same."""
-    read = config_module._composed
+    read = choosing.composed
     known: dict[str, Any] = {}
 
-    def remembered(chosen: list[Any]) -> Any:
+    def remembered(chosen: Mapping[str, str]) -> Any:
         key = str(chosen)
         if key not in known:
             known[key] = read(chosen)
         return deepcopy(known[key])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(config_module, "_composed", remembered)
+        patch.setattr("server_app.config.composing.composed", remembered)
         yield
 
 

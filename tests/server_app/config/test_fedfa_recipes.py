@@ -8,7 +8,8 @@ import pytest
 
 from data import client_data
 from server_app import app as server
-from server_app.config.composing import Config, choices, compose
+from server_app.config.choices import choices
+from server_app.config.composing import Config, compose
 from server_app.record.run_record import RunRecord
 from strategies.choice_settings import ChoiceSettings
 from strategies.levels.cost import price_of

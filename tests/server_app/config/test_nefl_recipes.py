@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from server_app import app as server
-from server_app.config.composing import Config, choices, compose
+from server_app.config.choices import choices
+from server_app.config.composing import Config, compose
 from server_app.record.run_record import RunRecord
 from strategies.levels.planning import Level
 from strategies.method_settings import PlannedSettings

@@ -8,7 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from server_app import app as server
-from server_app.config.composing import Config, ConfigError, _merge_per_strategy, choices, compose
+from server_app.config.choices import _merge_per_strategy, choices
+from server_app.config.composing import Config, ConfigError, compose
 from server_app.record.run_record import RunRecord
 from strategies.method_settings import PlannedSettings
 from strategies.methods.feddf import FedDFSettings

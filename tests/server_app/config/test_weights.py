@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from server_app.config.composing import compose, with_absolute_paths
+from server_app.config.composing import compose
+from server_app.config.overrides import with_absolute_paths
 from server_app.config.typed import ConfigError
 from server_app.config.weights import read_weights
 

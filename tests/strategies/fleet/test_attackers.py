@@ -15,7 +15,8 @@ from protocol.attack import Attack
 from protocol.reports import Profile
 from protocol.work import Work
 from server_app.building import strategy_of
-from server_app.config.composing import ConfigError, choices, compose
+from server_app.config.choices import choices
+from server_app.config.composing import ConfigError, compose
 from strategies.base import NestedStrategy
 from strategies.fleet.enrolment import Client
 from strategies.registry import METHODS

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import Task, family
-from server_app.config.composing import ConfigError, choices, compose
+from server_app.config.choices import choices
+from server_app.config.composing import ConfigError, compose
 from strategies.levels.cost import cost
 from strategies.levels.patterns import (
     CutKind,

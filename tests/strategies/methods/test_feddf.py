@@ -20,7 +20,8 @@ from models import extract
 from protocol.work import Work
 from server_app import app as server
 from server_app.building import strategy_of
-from server_app.config.composing import ConfigError, compose, with_absolute_paths
+from server_app.config.composing import ConfigError, compose
+from server_app.config.overrides import with_absolute_paths
 from server_app.record.run_record import RunRecord
 from strategies.aggregation.spool import Spool
 from strategies.aggregation.update import Update

@@ -1,0 +1,166 @@
+"""What can be chosen by name, in conf/ and in plugins, and what Hydra composes of the choices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+import plugins
+from server_app.config.keys import keys_by_name, lists, values_by_key
+from server_app.config.typed import EXTRA, ConfigError, reject_unknown
+from strategies.federation import ModelConfig
+from strategies.method_settings import PlannedSettings
+from strategies.registry import METHODS, method
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+def groups() -> list[str]:
+    """Return what can be chosen by name: the folders of conf/."""
+    return sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
+
+
+def choices(group: str) -> list[str]:
+    """Return the names that a group can be set to; files with a leading underscore are parts.
+
+    Plugins have files, too, and what they register needs none.
+    """
+    return sorted({*_files_of(group), *plugins.offered(group)})
+
+
+def _files_of(group: str) -> set[str]:
+    """Return the names of a group's files."""
+    files = (file for folder in (CONF, *_own_folders()) for file in (folder / group).glob("*.yaml"))
+    return {file.stem for file in files if not file.stem.startswith("_")}
+
+
+def _own_folders() -> list[Path]:
+    """Return the folders of choices that loaded plugins have."""
+    return [plugin.conf for plugin in plugins.loaded() if plugin.conf is not None]
+
+
+def settings_by_name() -> dict[str, str]:
+    """Return what can be set: the groups, and each key under itself and under its last name."""
+    config = composed({})
+    known = [*groups(), *values_by_key(config)]
+    return keys_by_name(config) | {key: key for key in known}
+
+
+def composed(chosen: Mapping[str, str]) -> DictConfig:
+    """Return what conf/ says with these choices, by group, before anything in it is changed."""
+    names = {**chosen, **_own_scale(chosen)}
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            chosen_files = [f"{group}={name}" for group, name in names.items()]
+            config = hydra_compose("config", [*chosen_files, *_offer_plugins()])
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(f"conf/ cannot be read: {' '.join(str(error).split())}") from error
+    _check_submodels(config, names)
+    _merge_per_strategy(config, names)
+    _complete_model(config)
+    _complete_strategy(config)
+    return config
+
+
+def _offer_plugins() -> list[str]:
+    """Let Hydra choose what plugins offer; return the overrides that tell it of their folders."""
+    settings = {"model": lambda name: {"name": name}, "strategy": _settings_of}
+    for group, values in settings.items():
+        for name in set(plugins.offered(group)) - _files_of(group):
+            ConfigStore.instance().store(name, values(name), group)
+    folders = [f"file://{folder}" for folder in _own_folders()]
+    return [f"hydra.searchpath={json.dumps(folders, ensure_ascii=False)}"] if folders else []
+
+
+def _settings_of(strategy: str) -> dict[str, Any]:
+    """Return the defaults of a method's settings; the fleet's budgets where they make no levels."""
+    settings = method(strategy).Settings
+    values = {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(settings)
+    }
+    known = {
+        key: lists(asdict(value) if is_dataclass(value) else value)  # type: ignore[arg-type]
+        for key, value in values.items()
+        if value is not MISSING
+    }
+    if issubclass(settings, PlannedSettings) and not any(map(known.get, settings.ways)):
+        known["ratios"] = "${fleet.budgets}"
+    return {**known, "name": strategy}
+
+
+def _own_scale(names: Mapping[str, str]) -> dict[str, str]:
+    """Choose the experiment's own file of the scale, scale/SCALE/EXPERIMENT.yaml, if it has one.
+
+    Hydra cannot: a file that it finds by an interpolated name may not choose a data set.
+    """
+    own = f"{names.get('scale')}/{names.get('experiment')}"
+    return {"scale": own} if (CONF / "scale" / f"{own}.yaml").is_file() else {}
+
+
+def _check_submodels(config: DictConfig, names: Mapping[str, str]) -> None:
+    """Raise where submodels were asked for that the strategy would not use, or another variant."""
+    strategy, chosen = names.get("strategy", config.strategy.name), names.get("submodels", "none")
+    if chosen != "none" and "patterns" not in config.strategy:
+        raise ConfigError(
+            f"submodels={chosen} with strategy={strategy}: they are made for nefl; leave them out, "
+            "or choose that strategy"
+        )
+    table = config.get("per_strategy", {}).get("nefl", {})
+    if (
+        strategy.startswith("nefl_")
+        and table.get("cut", config.strategy.cut) != config.strategy.cut
+    ):
+        raise ConfigError(
+            f"strategy={strategy} cuts {config.strategy.cut}, but its submodels cut {table.cut}: "
+            "choose other submodels (none finds them), or strategy=nefl"
+        )
+
+
+def _merge_per_strategy(config: DictConfig, names: Mapping[str, str]) -> None:
+    """Set what an experiment says under `per_strategy` for the strategy that was chosen.
+
+    What it says for a method is for all variants of it; what it says for a variant, such as
+    fedfa_width, comes on top.
+    """
+    known = sorted({*METHODS, *choices("strategy")})
+    with open_dict(config):
+        settings = config.pop("per_strategy", {})
+        reject_unknown("per_strategy", settings, known)
+        variant = names.get("strategy", config.strategy.name)  # none, if the experiment chose it
+        for name in dict.fromkeys([config.strategy.name, variant]):
+            config.strategy.merge_with(settings.get(name, {}))
+
+
+def _complete_model(config: DictConfig) -> None:
+    """Give the model all keys that it has, whether its file names them or not."""
+    from models import family
+
+    settings = {field.name: field.default for field in fields(ModelConfig) if field.name != EXTRA}
+    known = settings | dict.fromkeys(family(config.model.name).options)  # null: its own default
+    with open_dict(config.model):
+        for name, default in known.items():
+            config.model.setdefault(name, default)
+
+
+def _complete_strategy(config: DictConfig) -> None:
+    """Give the strategy all keys that its method has, whether its file names them or not."""
+    try:
+        settings = method(str(config.strategy.name)).Settings
+    except ValueError:
+        return  # which is told of when the configuration is built
+    with open_dict(config.strategy):
+        for field in fields(settings):
+            if field.default is not MISSING:  # what has settings of its own is in its file
+                config.strategy.setdefault(field.name, field.default)

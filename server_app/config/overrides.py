@@ -1,0 +1,115 @@
+"""Overrides as they are typed: `key=value`, read as Hydra reads them, and set where they belong."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import plugins
+from server_app.config.choices import choices, groups
+from server_app.config.keys import keys_by_name
+from server_app.config.typed import ConfigError, choose_from, reject_unknown
+
+
+@dataclass(frozen=True)
+class Override:
+    """What one override changes: a group or a key, and its new value."""
+
+    key: str
+    value: Any
+
+
+def split(overrides: str | Iterable[str]) -> list[str]:
+    """Return overrides one by one; a single text is taken apart as a shell does."""
+    if not isinstance(overrides, str):
+        return list(overrides)
+    try:
+        return shlex.split(overrides)
+    except ValueError as error:
+        raise ConfigError(f"cannot read the overrides {overrides}: {error}") from error
+
+
+def parse(text: str) -> Override:
+    """Return an override of a group's choices, or of a key that is yet to be found."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{text!r} is no override: expected key=value, without spaces")
+    if key[0] in "+~":
+        raise ConfigError(f"{text!r}: keys cannot be added or removed; give key=value")
+    if key in groups():
+        return Override(key, _checked_choice(key, value))
+    return Override(key, _parse_value(key, value))
+
+
+def _checked_choice(group: str, name: str) -> str:
+    plugins.search(lambda: name in choices(group))
+    offered = choices(group)
+    if name not in offered:
+        raise ConfigError(f"unknown {group} {name!r}; {choose_from(name, offered)}")
+    return name
+
+
+def _parse_value(key: str, text: str) -> Any:
+    """Hydra's reading of a value; a text that its grammar has no place for is a plain text."""
+    try:
+        override = OverridesParser.create().parse_override(f"value={text}")
+        if not override.is_sweep_override():
+            return override.value()
+    except HydraException as error:
+        if text[0] in "[{":
+            raise ConfigError(f"{key}: cannot read the value {text!r}") from error
+    return text
+
+
+def with_absolute_paths(folder: Path, overrides: str | Iterable[str]) -> list[str]:
+    """Return the overrides with paths that do not depend on the working directory any more."""
+    return [_with_absolute_path(folder, text) for text in split(overrides)]
+
+
+def _with_absolute_path(folder: Path, override: str) -> str:
+    key, _, value = override.partition("=")
+    path = folder / Path(value).expanduser()
+    if key in ("dataset.path", "strategy.unlabelled.path", "resume") and value != "null":
+        return f"{key}={path}"
+    if key in ("model.weights", "dataset.tokenizer") and path.exists():  # it may be another name
+        return f"{key}={path}"
+    return override
+
+
+def check_key(config: DictConfig, key: str) -> None:
+    """Raise unless a configuration has this key, for a single value."""
+    node: Any = config
+    path: list[str] = []
+    for name in key.split("."):
+        if not isinstance(node, DictConfig):
+            raise ConfigError(f"no key {key!r}: {'.'.join(path)} is a single value")
+        known = {*map(str, node), *(groups() if node is config else ())}
+        if name not in known:
+            reject_unknown(".".join(path), {name: None}, sorted(known), _elsewhere(config, path))
+        node = node._get_node(name)
+        path.append(name)
+    if isinstance(node, DictConfig):
+        first = str(next(iter(node)))
+        raise ConfigError(f"{key}: set its keys one by one, {key}.{first}=...")
+
+
+def _elsewhere(config: DictConfig, group: list[str]) -> dict[str, str]:
+    """Return the keys that may be meant: any, if the group was left out, or those without one."""
+    keys = keys_by_name(config)
+    return {name: key for name, key in keys.items() if not group or "." not in key}
+
+
+def set_value(config: DictConfig, override: Override) -> None:
+    """Change the configuration as an override says."""
+    try:
+        OmegaConf.update(config, override.key, override.value)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{override.key}: cannot read the value {override.value!r}") from error
