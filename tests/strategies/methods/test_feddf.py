@@ -284,9 +284,9 @@ def test_distilled_students_are_better_than_their_plain_means(
     """Three classes a client: the mean of a level's clients is of networks that disagree."""
     skewed = (
         "dataset.partition=classes dataset.classes_per_client=3 dataset.server=0.2 "
-        "dataset.max_train=null dataset.max_test=null fleet.clients=8 clients_per_round=8 rounds=2 "
+        "dataset.max_train=null dataset.max_test=null fleet.clients=8 clients_per_round=8 rounds=3 "
         "fleet.budgets=[0.5,1] fleet.shares=[1,1] strategy.widths=[0.35,1] strategy.rounding=ceil "
-        "train.epochs=4 train.batch_size=16 train.lr=0.05 model.norm=bn-running"
+        "train.epochs=8 train.batch_size=16 train.lr=0.05 model.norm=bn-running"
     )
     _, plain = federate(f"strategy=decoupled strategy.ratios=null {skewed}")
     _, distilled = federate(f"strategy=feddf strategy.distillation.steps=60 {skewed}")
