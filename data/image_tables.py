@@ -58,9 +58,9 @@ def list_images(rows: Rows, place: Path, spec: DatasetSpec, column: str | None) 
     return of_rows(rows, images_of(rows, place), label_column(rows, spec), column, [], spec)
 
 
-def named_by(files: OwnFiles) -> list[Path]:
+def named_by(files: OwnFiles, spec: DatasetSpec) -> list[Path]:
     """Return the paths of images that tables name."""
-    if files.kind != "tables":
+    if files.kind != "tables" or spec.holds != "images":
         return []
     tables = (*files.train, *files.test, *files.validation)
 
@@ -76,5 +76,4 @@ def named_by(files: OwnFiles) -> list[Path]:
 
 def fingerprint_of_own(files: OwnFiles, spec: DatasetSpec) -> Fingerprint:
     """Return what a cached copy depends on: the files, and the images that tables name."""
-    found = files.fingerprint()
-    return [*found, *fingerprint_of_named(named_by(files))] if spec.holds == "images" else found
+    return [*files.fingerprint(), *fingerprint_of_named(named_by(files, spec))]
