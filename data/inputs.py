@@ -20,6 +20,7 @@ from data.formats import (
     channels_first,
     checked_split,
     decode_images,
+    named_beside,
     open_parquet,
     opened_npz,
     reading,
@@ -146,7 +147,8 @@ def _read_parquet(file: Path, facts: ImageFacts, labelled: bool) -> ImageSplit:
     found = next((name for name in LABEL_COLUMNS if name in table.column_names), None)
     labels = table.column(found).to_numpy() if labelled and found is not None else None
     with reading(file):
-        return _split(table_images(table, facts), labels, facts)
+        named = named_beside([file], [len(table)])
+        return _split(table_images(table, facts, named), labels, facts)
 
 
 def _read_npz(file: Path, facts: ImageFacts, labelled: bool) -> ImageSplit:

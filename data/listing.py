@@ -11,7 +11,8 @@ import numpy as np
 
 from data.broken import Broken
 from data.catalog import DataError
-from data.formats import IMAGE_COLUMNS, first_column, opened_npz, reading
+from data.formats import opened_npz
+from data.image_tables import image_column, list_images
 from data.listed import Listed, label_column, of_rows
 from data.own_files import OwnFiles, image_files, number_files, table_files
 from data.series_listing import list_series, list_series_archive
@@ -71,7 +72,7 @@ def listed(files: OwnFiles, purpose: Purpose, spec: DatasetSpec) -> Listed | Non
     if files.kind == "images":
         return _images(files, chosen, column) if purpose == "train" else _images_to_test(chosen)
     if spec.holds == "images":
-        return _image_rows(read_tables(chosen), spec, column)
+        return list_images(read_tables(chosen), files.path, spec, column)
     if spec.holds == "series":
         return list_series(read_tables(chosen), spec, column)
     texts = [spec.text] if spec.text is not None else []
@@ -153,20 +154,6 @@ def _archive_names(archive: Any, ending: str, count: int, column: str, setting: 
     if len(found) != count:
         raise DataError(f"{name} has {len(found)} entries for {count} examples: expected one each")
     return found
-
-
-def image_column(rows: Rows) -> str:
-    """Return the column of a table that holds images."""
-    said = (name for name in rows.table.column_names if rows.feature(name).get("_type") == "Image")
-    found = next(said, None)
-    with reading(rows.where):
-        return found or first_column(rows.table, IMAGE_COLUMNS)
-
-
-def _image_rows(rows: Rows, spec: DatasetSpec, column: str | None) -> Listed:
-    label = label_column(rows, spec)
-    images = rows.table.column(image_column(rows))
-    return of_rows(rows, images, label, column, [], spec)
 
 
 def _texts(rows: Rows, spec: DatasetSpec, column: str | None) -> Listed:

@@ -17,12 +17,14 @@ from data.catalog import DataError
 from data.formats import (
     IMAGE_SUFFIXES,
     Reader,
+    named_by_parquet,
     opened_npz,
     read_idx,
     read_image_folder,
     read_npz,
     read_parquet,
 )
+from data.named_images import fingerprint_of_named
 
 VALIDATION = {"val", "valid", "validation", "dev"}
 
@@ -40,7 +42,9 @@ class SplitFiles:
 
     def fingerprint(self) -> Fingerprint:
         """Return what a cached copy depends on: path, size and time of change of every file."""
-        return fingerprint_of((*self.train, *self.test))
+        files = (*self.train, *self.test)
+        named = named_by_parquet(files) if self.read is read_parquet else ()
+        return [*fingerprint_of(files), *fingerprint_of_named(named)]
 
 
 def locate(path: Path, name: str) -> SplitFiles:

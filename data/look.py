@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,7 +16,8 @@ from numpy.typing import NDArray
 from data.broken import Broken, raise_if
 from data.cache import Arrays, cached_arrays
 from data.catalog import DataError
-from data.formats import GREY_MODES, encoded_images, opened_image
+from data.formats import GREY_MODES, opened_image
+from data.image_tables import fingerprint_of_own
 from data.listed import Listed
 from data.listing import own_files
 from data.own_files import OwnFiles
@@ -56,7 +56,7 @@ def completed(spec: DatasetSpec) -> DatasetSpec:
     if spec.is_known:
         return spec
     files = own_files(spec)
-    key = (replace(reading_of(spec), path=None), files.fingerprint())
+    key = (replace(reading_of(spec), path=None), fingerprint_of_own(files, spec))
     found = cached_arrays("look", key, lambda: _look(files, spec))
     classes = tuple(found["classes"].tolist())
     if spec.holds == "tokens":
@@ -69,7 +69,7 @@ def completed(spec: DatasetSpec) -> DatasetSpec:
     else:
         size, channels = found["shape"].tolist()
         known = replace(spec, classes=classes, image_size=size, channels=channels)
-    key = (replace(reading_of(known), path=None), files.fingerprint())
+    key = (replace(reading_of(known), path=None), key[1])
     measured = cached_arrays("mean", key, lambda: _measure(known))
     mean, std = (tuple(measured[name].tolist()) for name in ("mean", "std"))
     return replace(known, mean=spec.mean or mean, std=spec.std or std)
@@ -127,15 +127,13 @@ def look_at(images: Listed) -> Seen:
         count, channels, height, width = channels_first_of_any(inputs).shape
         size = width, height
         return Seen(Counter({size: count}), {size: images.place(0)}, count * (channels == 1))
-    is_column = hasattr(inputs, "chunks")
-    encoded: Iterable[object] = encoded_images(inputs, images.place) if is_column else inputs
     grey = 0
-    for row, file in enumerate(encoded):
+    for row, file in enumerate(inputs):
         if isinstance(file, Broken):
             seen.broken.append(file)
             continue
         try:
-            with opened_image(file) as image:  # type: ignore[arg-type]
+            with opened_image(file) as image:
                 seen.sizes[image.size] += 1
                 seen.first.setdefault(image.size, images.place(row))
                 grey += image.mode in GREY_MODES

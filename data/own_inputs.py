@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from data.broken import raise_if
 from data.catalog import DataError
 from data.formats import LABEL_COLUMNS, UNKNOWN, opened_npz
+from data.image_tables import images_of
 from data.listed import Listed
-from data.listing import image_column
 from data.own_files import ARCHIVE_SUFFIX
 from data.own_source import labels_of, read_inputs_of
 from data.series_listing import list_series, list_series_archive
@@ -39,18 +39,19 @@ def read_own_inputs(path: Path, spec: DatasetSpec, labelled: bool) -> OwnInputs:
     for suffix in suffixes:
         chosen = [file for file in files if file.suffix.lower() == suffix]
         if chosen:
-            parts = [_read(file, spec, labelled) for file in chosen]
+            parts = [_read(file, path, spec, labelled) for file in chosen]
             inputs, labels, names = zip(*parts, strict=True)
             return OwnInputs(_joined(inputs), np.concatenate(labels), sum(names, ()))
     what = "images in folders or in" if spec.holds == "images" else "a table in"
     raise DataError(f"nothing to read in {path}: expected {what} *{', *'.join(suffixes)}")
 
 
-def _read(file: Path, spec: DatasetSpec, labelled: bool) -> OwnInputs:
+def _read(file: Path, place: Path, spec: DatasetSpec, labelled: bool) -> OwnInputs:
     if spec.holds == "series":
         found = _series(file, spec, labelled)
     else:
-        found = _of_archive(file) if file.suffix == ARCHIVE_SUFFIX else _of_table(file, spec)
+        is_archive = file.suffix == ARCHIVE_SUFFIX
+        found = _of_archive(file) if is_archive else _of_table(file, place, spec)
     labels = np.full(len(found), UNKNOWN, np.int64)
     if labelled and None not in found.labels:
         labels = labels_of(found, spec.facts)
@@ -69,10 +70,11 @@ def _of_archive(file: Path) -> Listed:
     return Listed(images, names, lambda row: f"{file}, row {row}")
 
 
-def _of_table(file: Path, spec: DatasetSpec) -> Listed:
+def _of_table(file: Path, place: Path, spec: DatasetSpec) -> Listed:
+    inputs: Any
     rows = read_tables([file], [spec.text] if spec.text is not None else [])
     if spec.text is None:
-        inputs = rows.table.column(image_column(rows))
+        inputs = images_of(rows, place)
     else:
         inputs = rows.column(spec.text, "dataset.text").to_pylist()
         missing = next((row for row, text in enumerate(inputs) if not isinstance(text, str)), None)

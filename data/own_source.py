@@ -25,7 +25,8 @@ from data.catalog import (
     SeriesFacts,
     UnknownClassError,
 )
-from data.formats import ImageSplit, ImageSplits, decode_images, encoded_images
+from data.formats import ImageSplit, ImageSplits, decode_images
+from data.image_tables import fingerprint_of_own
 from data.listed import Listed
 from data.listing import Purpose, listed, own_files
 from data.own_files import OwnFiles
@@ -112,14 +113,16 @@ def reading_of(spec: DatasetSpec) -> DatasetSpec:
 @lru_cache(maxsize=4)
 def _arrays(spec: DatasetSpec, _cache: Path) -> Arrays:
     files = own_files(spec)
-    key = ("splits", replace(spec, path=None), files.fingerprint(), fingerprint(spec.tokenizer))
+    read_of = fingerprint_of_own(files, spec)
+    key = ("splits", replace(spec, path=None), read_of, fingerprint(spec.tokenizer))
     return cached_arrays(spec.name, key, lambda: _read(files, spec))
 
 
 @lru_cache(maxsize=4)
 def _device_arrays(spec: DatasetSpec, _cache: Path) -> Arrays:
     files = own_files(spec)
-    key = ("own", replace(spec, path=None), files.fingerprint(), fingerprint(spec.tokenizer))
+    read_of = fingerprint_of_own(files, spec)
+    key = ("own", replace(spec, path=None), read_of, fingerprint(spec.tokenizer))
 
     def read() -> Arrays:
         train = training_list(files, spec)
@@ -232,9 +235,7 @@ def read_inputs_of(examples: Listed, spec: DatasetSpec) -> NDArray[Any]:
         return encode(inputs, spec.tokenizer, spec.max_tokens)
     if isinstance(inputs, np.ndarray):
         return fitted_array(channels_first_of_any(inputs), facts)
-    is_column = hasattr(inputs, "chunks")
-    encoded = encoded_images(inputs, examples.place) if is_column else inputs
-    images = decode_images(encoded, len(examples), facts, examples.place)
+    images = decode_images(inputs, len(examples), facts, examples.place)
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
 

@@ -125,4 +125,7 @@ def _read_hub(facts: ImageFacts) -> ImageSplits:
             "local copy: a folder of *train*.parquet and *test*.parquet, IDX files, an .npz, or "
             "one folder of images a class"
         ) from error
-    return ImageSplits(read_table(train.data.table, facts), read_table(test.data.table, facts))
+    train, test = (
+        read_table(part.data.table, facts, lambda _, text: Path(text)) for part in (train, test)
+    )
+    return ImageSplits(train, test)

@@ -18,7 +18,7 @@ import numpy as np
 
 from data.broken import Broken, raise_if
 from data.catalog import DataError
-from data.formats import open_parquet, reading
+from data.formats import open_parquet, parquet_schema, reading
 
 TABLE_SUFFIXES = (".parquet", ".arrow", ".csv", ".jsonl", ".ndjson", ".json")
 """Of files that hold tables; where a folder has several kinds, the first of these is taken."""
@@ -46,10 +46,17 @@ class Rows:
 
     def place(self, row: int) -> str:
         """Return the file and the row, as a message names them."""
-        number = int(np.searchsorted(self._ends, row, side="right"))
+        number = self._number_of(row)
         file = self.files[number]
         inside = row - (int(self._ends[number]) - self.counts[number])
         return f"{file}, row {inside + FIRST_ROWS.get(file.suffix.lower(), 0)}"
+
+    def file_of(self, row: int) -> Path:
+        """Return the file that a row is in."""
+        return self.files[self._number_of(row)]
+
+    def _number_of(self, row: int) -> int:
+        return int(np.searchsorted(self._ends, row, side="right"))
 
     @property
     def where(self) -> Path:
@@ -130,12 +137,8 @@ def read_table_file(file: Path, texts: Collection[str] = ()) -> Any:
 
 def schema_of(file: Path) -> Any:
     """Return the columns of a file and what it says of them; parquet is not read for that."""
-    import pyarrow.parquet as pq
-
-    if file.suffix.lower() != ".parquet":
-        return read_table_file(file).schema
-    with reading(file):
-        return pq.read_schema(file)
+    is_parquet = file.suffix.lower() == ".parquet"
+    return parquet_schema(file) if is_parquet else read_table_file(file).schema
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:

@@ -17,10 +17,13 @@ from data.examples import Examples
 from data.texts import TextData
 from protocol.reports import Profile
 from server_app.building import strategy_of
+from server_app.config.saved import run_directory
 from server_app.config.settings import Config
 from server_app.config.typed import ConfigError
 from server_app.config.weights import read_weights
 from server_app.record.checkpoint import Checkpoint, load
+from server_app.record.files import FLEET_FILE
+from server_app.record.fleet_record import require_same_data
 from strategies.base import NestedStrategy
 from strategies.choosing import ChoosingStrategy
 from strategies.federation import FederationError, named
@@ -81,6 +84,8 @@ def check(config: Config, nodes: int | None = None) -> Checked:
         start = load(Path(config.resume)) if config.resume else None
         place = config.model.weights if not start else None
         weights = read_weights(place) if place else None
+        if start:
+            require_same_data(run_directory(start.path) / FLEET_FILE, config.dataset)
         test = global_test(config.dataset)
         examples = examples_of_clients(replace(config.dataset, clients=nodes))
         with named("strategy"):

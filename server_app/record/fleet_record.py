@@ -19,9 +19,12 @@ from typing import NotRequired, TypedDict
 
 import torch
 
+from data.catalog import DataError
+from data.digest import Digest, digest_of, require_same
 from data.natural import client_names
 from data.spec import DatasetSpec
 from protocol.code import code_hash
+from server_app.config.typed import ConfigError
 from server_app.record.files import write_text
 from strategies.fleet.client_levels import budget_of
 from strategies.fleet.enrolment import Client
@@ -88,7 +91,21 @@ class Classes(TypedDict, total=False):
     classes: list[str]  # their names; none of a running text, nor of a run of an older version
 
 
-class FleetRecord(Start, Classes):
+class DataFacts(TypedDict):
+    """Data of one's own, as the run was started on it."""
+
+    train: int  # examples, before they are dealt out
+    test: int
+    content: str  # a digest of what files hold
+
+
+class OwnData(TypedDict, total=False):
+    """What a resumed run has to find again."""
+
+    data: DataFacts  # none of a data set of the catalogue, nor of a run of an older version
+
+
+class FleetRecord(Start, Classes, OwnData):
     """All that fleet.json holds."""
 
     levels: list[LevelFacts]
@@ -103,7 +120,12 @@ def fleet_record(method: Method, command: str) -> FleetRecord:
     whole = federation.task.build(submodels.whole, device="meta")
     sizes = {name: tensor.numel() for name, tensor in whole.named_parameters()}
     levels = [_level(method, level, sum(sizes.values())) for level in method.levels]
+    own: OwnData = {}
+    if federation.dataset.is_own:
+        train, test, content = digest_of(federation.dataset)
+        own = {"data": {"train": train, "test": test, "content": content}}
     return {
+        **own,
         **_start(command),
         "levels": levels,
         "clients": clients_of(method),
@@ -149,6 +171,17 @@ def read_fleet(file: Path) -> FleetRecord | None:
         return None
     known = isinstance(record, dict) and FleetRecord.__required_keys__ <= record.keys()
     return record if known else None
+
+
+def require_same_data(file: Path, dataset: DatasetSpec) -> None:
+    """Raise where data of one's own is not what fleet.json says that the run was started on."""
+    fleet = read_fleet(file)
+    if fleet is not None and "data" in fleet and dataset.is_own:
+        known = fleet["data"]
+        try:
+            require_same(dataset, Digest(known["train"], known["test"], known["content"]))
+        except DataError as error:
+            raise ConfigError(f"resume: {error}") from error
 
 
 def write_fleet(file: Path, record: FleetRecord) -> None:

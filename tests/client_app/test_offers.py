@@ -31,7 +31,7 @@ from tests.support.devices import ask, profile, question
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid
 from tests.support.image_files import random_split
-from tests.support.own_files import reviews, write_csv, write_photos
+from tests.support.own_files import reviews, write_csv, write_photo, write_photos
 
 PART = "partition-id=0 num-partitions=4"
 BUNDLED = "digits, docstrings, docstrings-words"
@@ -422,3 +422,24 @@ def test_of_a_device_s_broken_table_the_server_learns_nothing(tmp_path: Path) ->
             question(f"dataset=table model=bert-mini {columns}"),
             f'budget=1.0 data.table="{own}"',
         )
+
+
+@pytest.mark.usefixtures("deployed")
+@pytest.mark.parametrize("part", ["budget=1.0", PART])
+def test_a_table_opens_no_image_but_those_that_its_owner_offers(
+    photos: Path, tmp_path: Path, part: str
+) -> None:
+    """They lie below the folder of the table, after links were followed."""
+    own, asked = tmp_path / "own", question(f"dataset=folder dataset.path={photos}")
+    write_photo(tmp_path / "secret.png")
+    rows = [{"image": f"{n}.png", "label": "cat" if n % 2 else "dog"} for n in range(20)]
+    for row in rows:
+        write_photo(own / row["image"])
+    config = f'{part} data.folder="{write_csv(own / "images.csv", rows)}"'
+    assert profile(asked, config).examples == (4 if part == PART else 16)
+    (own / "link.png").symlink_to(tmp_path / "secret.png")
+    for number, path in enumerate(("../secret.png", "link.png")):
+        table = write_csv(own / f"{number}.csv", [*rows, {"image": path, "label": "cat"}])
+        with pytest.raises(NotOfferedError, match=r"files of folder; why is told in its own") as e:
+            ask(asked, f'{part} data.folder="{table}"')
+        assert f"{table}, row 22 names {path}, which is outside of" in str(e.value.__cause__)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from data import own_source
 from nestfl.commands.predict import Request, predict
 from server_app import app as server
-from server_app.config.composing import compose
+from server_app.checking import check
+from server_app.config.composing import ConfigError, compose
 from server_app.config.saved import CONFIG_FILE
 from server_app.record.files import FLEET_FILE
+from server_app.record.run_record import RunRecord
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid
 from tests.support.own_files import reviews, write_clients, write_csv, write_photo, write_photos
@@ -55,6 +60,46 @@ def test_photos_of_clients_are_trained_on_resumed_and_answered_for(
     assert row.split(",")[1] in ("cat", "dog", "yak")
     everything = predict(Request(run))
     assert len(everything.inputs.data) == 13  # a fifth of 32, 32 and 4: 6, 6 and 1
+
+
+def test_a_run_goes_on_with_the_data_that_it_began_with_and_with_no_other(
+    federate: Federate, tmp_path: Path
+) -> None:
+    """It may lie elsewhere and be of another day; what was not recorded is not asked for."""
+    photos = write_photos(tmp_path / "photos", {"cat": 20, "dog": 20})
+    federate(f"dataset=folder dataset.path={photos} {FAST} name=run rounds=1")
+    run = tmp_path / "runs" / "run"
+    copied = tmp_path / "copied"
+    shutil.copytree(photos, copied, copy_function=shutil.copyfile)
+    own_source._arrays.cache_clear()
+    _, lines = federate(f"resume={run} rounds=2 dataset.path={copied}")
+    assert lines[-1]["round"] == 2
+
+    def refusal(overrides: str = "") -> str:
+        own_source._arrays.cache_clear()  # another process
+        config = compose(f"resume={run} rounds=3 dataset.path={copied} {overrides}")
+        with pytest.raises(ConfigError) as told:
+            check(config)
+        with pytest.raises(ConfigError, match=re.escape(str(told.value))):
+            federate(f"resume={run} rounds=3 dataset.path={copied} {overrides}")
+        return str(told.value)
+
+    began = f"resume: {copied} has changed since the run was started: "
+    same = "32 examples to train on and 8 to test on, as before, but not the same ones; going on,"
+    assert refusal("dataset.test_seed=1").startswith(began + same)
+    write_photo(copied / "cat" / "00.png", (1, 2, 3))
+    assert refusal().startswith(began + same)
+    for number in range(20, 25):
+        write_photo(copied / "cat" / f"{number}.png")
+    grown = "36 examples to train on and 9 to test on, which were 32 and 8; going on, it might test"
+    assert refusal().startswith(began + grown)
+    assert len(RunRecord(run).metrics()) == 2
+
+    fleet = json.loads((run / FLEET_FILE).read_text())
+    del fleet["data"]
+    (run / FLEET_FILE).write_text(json.dumps(fleet))
+    _, lines = federate(f"resume={run} rounds=3 dataset.path={copied}")
+    assert lines[-1]["round"] == 3
 
 
 def test_reviews_are_trained_on_by_who_wrote_them(tmp_path: Path) -> None:
