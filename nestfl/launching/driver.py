@@ -12,12 +12,15 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 from threading import Thread
 from typing import TYPE_CHECKING
 
 import plugins
 from nestfl.launching.handshake import ANSWER, GO, Answer, Go, read_go, read_request, write
+from nestfl.launching.ray_cluster import cluster, join_cluster
 from nestfl.launching.ray_head import join_ray
 from nestfl.launching.request import Request, Simulation, choose
 
@@ -76,6 +79,8 @@ def main() -> None:
     try:
         if problem is not None:
             raise problem
+        if cluster():
+            join_cluster(Path.cwd(), folder)
         simulate(*check.found, go)
     except Exception:
         log.exception("Simulation raised an exception")  # as nestfl/launching/failure.py knows it
@@ -93,30 +98,44 @@ def simulate(checked: Checked, simulation: Simulation, go: Go) -> None:
 
     from server_app.app import run
 
-    app = ServerApp()
+    app, ended = ServerApp(), Queue[Exception | None]()
 
     @app.main()
     def serve(grid: Grid, context: Context) -> None:
-        run(grid, checked.config, Path(go.run_dir), go.command)
+        ended.put(_raised(lambda: run(grid, checked.config, Path(go.run_dir), go.command)))
 
-    # `flwr.simulation.run_simulation` is the same, without the directory that clients come from.
-    _run_simulation(
-        simulation.nodes,
-        EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
-        server_app=app,
-        client_app_attr=CLIENT_APP,
-        app_dir=os.getcwd(),
-        backend_config=simulation.backend(),  # type: ignore[arg-type]
-        is_app=True,
-    )
+    def engine() -> None:
+        # `flwr.simulation.run_simulation` is the same, without the directory of its clients.
+        _run_simulation(
+            simulation.nodes,
+            EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
+            server_app=app,
+            client_app_attr=CLIENT_APP,
+            app_dir=os.getcwd(),
+            backend_config=simulation.backend(),  # type: ignore[arg-type]
+            is_app=True,
+        )
+
+    # Its end would wait for workers that a cluster has no room for, and for clients that hang.
+    Thread(target=lambda: ended.put(_raised(engine)), daemon=True).start()
+    if (error := ended.get()) is not None:
+        raise error
+
+
+def _raised(work: Callable[[], object]) -> Exception | None:
+    """Do something, and return what it raises."""
+    try:
+        work()
+    except Exception as error:
+        return error
+    return None
 
 
 def _join_ray(folder: Path) -> Exception | None:
     """Join Ray before anything is known of the run; return what went wrong, for its log."""
-    if "RAY_ADDRESS" in os.environ:  # Flower joins that cluster
-        return None
     try:
-        join_ray(folder)
+        if not cluster():
+            join_ray(folder)
         import flwr.simulation.run_simulation  # noqa: F401  (a second, while the check goes on)
     except Exception as error:
         return error
