@@ -60,7 +60,7 @@ def load(place: str | Path, start: Path | None = None) -> Plugin:
 
     A relative path starts in the working directory, or where it is said.
     """
-    path = (start or Path()) / Path(place).expanduser()
+    path = (start or Path()) / os.path.expanduser(place)  # ~nobody stays as it is
     if not path.exists() and str(place) in installed():
         path = installed()[str(place)]
     plugin = _read(Path(os.path.abspath(path)))  # a link's own name counts

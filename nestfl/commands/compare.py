@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from data.homes import with_home
 from nestfl.comparing.comparison import Comparison
 from nestfl.comparing.outcome import Known, Outcome
 from nestfl.comparing.result_tables import ResultTable
@@ -96,7 +97,7 @@ def _comparison(trials: Sequence[Trial]) -> Comparison:
         except ConfigError as error:
             raise ConfigError(f"{trial}: {error}") from error
     first = configs[0]
-    folder = Path(first.output).expanduser().absolute() / (first.name or comparison_name(trials))
+    folder = with_home(first.output).absolute() / (first.name or comparison_name(trials))
     if folder.is_dir() and any(folder.iterdir()) and not (folder / COMPARISON_FILE).is_file():
         raise ConfigError(f"{folder} is there, and no comparison: give another name=")
     if not folder.is_dir():

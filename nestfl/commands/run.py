@@ -9,8 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from data.homes import with_home
 from nestfl.launching.app_copy import usable_cache
 from nestfl.launching.flower import LaunchError, check_app, flower
+from nestfl.launching.ray_cluster import require_cluster
 from nestfl.launching.request import Choice, Request, choose
 from nestfl.launching.stopping import Stopped, stop_request
 from server_app.config.saved import run_directory
@@ -46,6 +48,7 @@ def _on_ray(request: Request, console: Console, errors: Console) -> int | None:
     from nestfl.launching.ray_run import RayRun  # not for --help
 
     check_app(request.app_dir)
+    require_cluster()
     with stop_request() as stop, flower(request) as first:
         answer = first.answer(stop.check)
         if answer.error is not None or answer.choice is None:
@@ -97,9 +100,9 @@ def run_directory_of(request: Request, choice: Choice) -> Iterator[Path]:
     if resume is not None:
         run_dir = run_directory(resume)
     elif request.run_dir is not None:
-        run_dir = claim(request.folder / request.run_dir.expanduser())
+        run_dir = claim(request.folder / with_home(request.run_dir))
     else:
-        output = request.folder / Path(choice.output).expanduser()
+        output = request.folder / with_home(choice.output)
         run_dir = new_directory(output, choice.name, choice.label)
     lock = Lock(run_dir / LAUNCHER_LOCK)
     try:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from pathlib import Path
 
 import plugins
 from nestfl.bundle import copy_app
 
+PATIENCE = 5.0
+"""Seconds that the cluster has to answer."""
 SENT = "sent"
 """The folder of what the cluster gets."""
 
@@ -16,6 +19,20 @@ SENT = "sent"
 def cluster() -> str | None:
     """Return the address of the cluster that runs go to; None where each has a Ray of its own."""
     return os.environ.get("RAY_ADDRESS") or None
+
+
+def require_cluster() -> None:
+    """Raise where a cluster is named and nobody answers: Ray would ask there for many minutes."""
+    host, colon, port = (cluster() or "").rpartition(":")
+    if not colon or "/" in host or not port.isdigit():
+        return  # Ray finds `auto` itself, and reads the rest
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise ValueError(
+            f"no Ray cluster answers at RAY_ADDRESS={cluster()} ({error}): start it (`ray start "
+            "--head`), or unset RAY_ADDRESS for a Ray of the run's own"
+        ) from None
 
 
 def join_cluster(app: Path, folder: Path) -> None:

@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 import plugins
+from data.homes import with_home
 from data.spec import DatasetSpec
 from server_app.config.keys import copies, keys_by_name, values_by_key
 from server_app.config.own_data import with_own_data
@@ -154,11 +155,11 @@ def with_absolute_paths(folder: Path, overrides: str | Iterable[str]) -> list[st
 
 def _with_absolute_path(folder: Path, override: str) -> str:
     key, _, value = override.partition("=")
-    path = folder / Path(value).expanduser()
     if key in ("dataset.path", "strategy.unlabelled.path", "resume") and value != "null":
-        return f"{key}={path}"
-    if key in ("model.weights", "dataset.tokenizer") and path.exists():  # it may be another name
-        return f"{key}={path}"
+        return f"{key}={folder / with_home(value)}"
+    if key in ("model.weights", "dataset.tokenizer"):
+        path = folder / with_home(value)
+        return f"{key}={path}" if path.exists() else override  # it may be another name
     return override
 
 
