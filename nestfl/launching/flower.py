@@ -89,7 +89,7 @@ def flower(request: Request) -> Iterator[Flower]:
         app = kept_copy(request.app_dir)
         write(folder, REQUEST, request)
         environment = _environment(folder, Path(ray), app)
-        with ProcessGroup(environment, app) as group:
+        with ProcessGroup(environment, app, (folder, Path(ray))) as group:
             started = Flower(group, folder)
             try:
                 yield started
