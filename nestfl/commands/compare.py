@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+import plugins
 from data.homes import with_home
 from nestfl.comparing.comparison import Comparison
 from nestfl.comparing.outcome import Known, Outcome
@@ -73,7 +74,7 @@ def compare(request: Request) -> int:
             comparison.check_runs()
             known = Known.of(comparison)
         except (ValueError, OSError, LaunchError) as error:
-            errors.out(f"nestfl compare: {error}", highlight=False)
+            errors.out(f"nestfl compare: {plugins.told(error)}", highlight=False)
             return 2
         target = Target(request.target, request.target_score)
         comparison.write(request.command(), baseline, target)
@@ -115,8 +116,10 @@ def _check(trials: Sequence[Trial], configs: Sequence[Config]) -> None:
             seen.add(alike)
             try:
                 check(config)
-            except ValueError as error:
-                raise ConfigError(f"{trial}: {error}") from error
+            except Exception as error:  # a user's own code may raise anything
+                if not isinstance(error, ValueError) and not plugins.where_in_plugins(error):
+                    raise
+                raise ConfigError(f"{trial}: {plugins.told(error)}") from error
 
 
 def _baseline(request: Request, trials: Sequence[Trial]) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+import plugins
 from data.homes import with_home
 from nestfl.launching.app_copy import usable_cache
 from nestfl.launching.flower import LaunchError, check_app, flower
@@ -36,7 +37,7 @@ def _run(request: Request, console: Console, errors: Console) -> int:
         code = None if request.engine == "local" else _on_ray(request, console, errors)
         return _on_the_local_engine(request, console, errors) if code is None else code
     except (ValueError, OSError, LaunchError) as error:
-        errors.out(f"nestfl run: {error}", highlight=False)
+        errors.out(f"nestfl run: {plugins.told(error)}", highlight=False)
         return 2
     except Stopped as stopped:
         errors.out("nestfl run: stopped. No checkpoint was written yet.", highlight=False)

@@ -45,22 +45,12 @@ class Check(Thread):
     def run(self) -> None:
         try:
             checked, simulation, choice = choose(self._request)
-        except (ValueError, OSError) as error:
-            write(self._folder, ANSWER, Answer(error=str(error)))
         except Exception as error:  # of a user's own code, which may raise anything
-            write(self._folder, ANSWER, Answer(error=_told(error)))
+            write(self._folder, ANSWER, Answer(error=plugins.told(error)))
         else:
             plugins.write(self._folder)  # where clients find them
             self.found = checked, simulation
             write(self._folder, ANSWER, Answer(choice=choice))
-
-
-def _told(error: Exception) -> str:
-    """Say what was raised, and where if that is in a plugin."""
-    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    places = (plugins.place_of(error, plugin) for plugin in plugins.loaded())
-    where = next((place for place in places if place), None)
-    return f"the plugin {where}: {said}" if where else said
 
 
 def main() -> None:

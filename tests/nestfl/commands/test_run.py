@@ -194,7 +194,9 @@ def test_a_path_that_is_not_there_is_told_before_the_run_and_leaves_nothing(
     assert list(changed.temporary.glob("nestfl-*")) == []
 
 
-def test_what_was_started_ends_with_its_folders_though_its_starter_is_killed(tmp_path: Path) -> None:
+def test_what_was_started_ends_with_its_folders_if_its_starter_is_killed(
+    tmp_path: Path,
+) -> None:
     starter = """
 import pathlib, time
 from nestfl.launching.process_group import ProcessGroup
