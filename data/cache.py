@@ -14,6 +14,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from data.catalog import DataError
+from data.homes import with_home
 
 Arrays = Mapping[str, NDArray[Any]]
 Fingerprint = list[tuple[str, int, int]]
@@ -26,7 +27,7 @@ LAYOUT_VERSION = 1
 def cache_dir() -> Path:
     """Return the folder where arrays are kept: $NESTFL_CACHE, else ~/.cache/nestfl."""
     chosen = os.environ.get("NESTFL_CACHE") or Path("~/.cache/nestfl")
-    return Path(chosen).expanduser()
+    return with_home(chosen)
 
 
 def fingerprint_of(files: Iterable[Path]) -> Fingerprint:

@@ -13,6 +13,7 @@ from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import LANGUAGE, TEXTS, DataError, LanguageFacts
 from data.docstrings import read_docstrings, versions
 from data.formats import first_column, open_parquet, reading
+from data.homes import with_home
 from data.language import LanguageSplit
 from data.locate import locate_language
 from data.source import HELD_OUT_SHARE
@@ -67,7 +68,7 @@ def _reader(facts: LanguageFacts, path: str | None) -> tuple[ReadSplit, object, 
     if path is None:
         read = lambda split: _docstrings() if split == "train" else None  # noqa: E731
         return read, versions(TEXTS["docstrings"]), facts.name
-    place = Path(path).expanduser().resolve()
+    place = with_home(path).resolve()
     files = locate_language(place, facts.name)
 
     def read_files(split: str) -> Lines | None:

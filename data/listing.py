@@ -12,6 +12,7 @@ import numpy as np
 from data.broken import Broken
 from data.catalog import DataError
 from data.formats import opened_npz
+from data.homes import with_home
 from data.image_tables import image_column, list_images
 from data.listed import Listed, label_column, of_rows
 from data.own_files import OwnFiles, image_files, number_files, table_files
@@ -26,7 +27,7 @@ def own_files(spec: DatasetSpec) -> OwnFiles:
     """Find the files of data of one's own."""
     if spec.path is None:
         raise DataError(f"path is null: expected dataset.path, where the files of {spec.name} are")
-    place = Path(spec.path).expanduser().resolve()
+    place = with_home(spec.path).resolve()
     find = {"images": image_files, "series": number_files, "tokens": table_files}[spec.holds]
     return find(place)
 

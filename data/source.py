@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import IMAGES, DataError, ImageFacts, PartitionError
 from data.formats import ImageSplit, ImageSplits, checked_split, read_table
+from data.homes import with_home
 from data.locate import SplitFiles, locate
 from data.own_source import device_arrays, own_images
 from data.spec import DatasetSpec
@@ -31,7 +32,7 @@ def load(spec: DatasetSpec) -> ImageSplits:
 def _load(name: str, path: str | None, _cache: Path) -> ImageSplits:
     facts = IMAGES[name]
     if path is not None:
-        files = locate(Path(path).expanduser().resolve(), name)
+        files = locate(with_home(path).resolve(), name)
         key: object = ("splits", files.fingerprint())
         arrays = cached_arrays(name, key, lambda: _named(_read_splits(files, facts)))
     elif facts.hub:
@@ -64,7 +65,7 @@ def load_own(spec: DatasetSpec, path: str) -> ImageSplit:
 @lru_cache(maxsize=4)
 def _load_own(name: str, path: str, _cache: Path) -> ImageSplit:
     facts = IMAGES[name]
-    files = locate(Path(path).expanduser().resolve(), name)
+    files = locate(with_home(path).resolve(), name)
 
     def read() -> Arrays:
         split = files.read(files.train, facts, "train")

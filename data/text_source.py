@@ -13,6 +13,7 @@ from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import TEXTS, DataError, TextFacts
 from data.docstrings import read_docstrings, versions
 from data.formats import UNKNOWN
+from data.homes import with_home
 from data.locate import locate_texts
 from data.own_source import device_arrays, own_texts
 from data.source import held_out
@@ -69,7 +70,7 @@ def _load_own(
     name: str, path: str, tokenizer: str | None, max_tokens: int, _cache: Path
 ) -> TextSplit:
     facts = TEXTS[name]
-    files = locate_texts(Path(path).expanduser().resolve(), name)
+    files = locate_texts(with_home(path).resolve(), name)
 
     def tokenise() -> Arrays:
         texts = _labelled(read_text_files(files.train, facts), facts)
@@ -90,7 +91,7 @@ def _reader(facts: TextFacts, path: str | None) -> tuple[ReadSplit, object]:
         return _hub_reader(facts), facts.hub
     if path is None:
         return lambda name: read_docstrings(facts) if name == "train" else None, versions(facts)
-    files = locate_texts(Path(path).expanduser().resolve(), facts.name)
+    files = locate_texts(with_home(path).resolve(), facts.name)
 
     def read(split: str) -> Texts | None:
         found = getattr(files, split)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.catalog import DataError
+from data.homes import with_home
 from data.hub import HUB, fetched
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def local_path(place: str) -> Path | None:
     if place.startswith(HUB):
         return None
     if not place.startswith(PACKAGE):
-        path = Path(place).expanduser()
+        path = with_home(place)
         return path.resolve() if path.exists() else None
     name = place.removeprefix(PACKAGE)
     spec = find_spec(name) if name.isidentifier() else None

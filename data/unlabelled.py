@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sized
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch
 from data.catalog import CATALOG, IMAGES, TEXTS, DataError
 from data.clients import server_data
 from data.examples import Examples
+from data.homes import with_home
 from data.images import ImageData
 from data.inputs import read_unlabelled
 from data.partition import Rows
@@ -109,7 +109,7 @@ def unlabelled(spec: UnlabelledSpec, run: DatasetSpec, validation: float = 0.0) 
     if source == OWN:
         found = _some(server_parts(run, validation)[1], spec.max_examples, run.seed)
     elif source == FILES:
-        read = read_unlabelled(Path(str(spec.path)).expanduser(), run)
+        read = read_unlabelled(with_home(str(spec.path)), run)
         found = _some(read, spec.max_examples, run.seed)
     else:
         found = _of_another(source, spec, run)

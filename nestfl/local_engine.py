@@ -10,6 +10,7 @@ nothing to start, and a breakpoint in a client or in the server is reached in th
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import time
 from bdb import BdbQuit
@@ -22,7 +23,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+import plugins
 from client_app.app import app
+
+log = logging.getLogger("flwr")
 
 RUN_ID = 1
 APP_RAISED = 2
@@ -109,7 +113,11 @@ class LocalGrid(Grid):
         except BdbQuit:  # who leaves the debugger leaves the run, and not just this client
             raise KeyboardInterrupt from None
         except Exception as error:
-            return Message(Error(APP_RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
+            where = plugins.where_in_plugins(error)
+            if where is not None:  # who writes code wants to know how it came there
+                log.exception("A client raised an exception")
+            said = f"{type(error).__name__}: {error}" + (f" ({where})" if where else "")
+            return Message(Error(APP_RAISED, said), reply_to=message)
 
 
 def _ids(nodes: int) -> Iterator[tuple[int, int]]:

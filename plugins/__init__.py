@@ -60,7 +60,7 @@ def load(place: str | Path, start: Path | None = None) -> Plugin:
 
     A relative path starts in the working directory, or where it is said.
     """
-    path = (start or Path()) / Path(place).expanduser()
+    path = (start or Path()) / os.path.expanduser(place)  # ~nobody stays as it is
     if not path.exists() and str(place) in installed():
         path = installed()[str(place)]
     plugin = _read(Path(os.path.abspath(path)))  # a link's own name counts
@@ -151,6 +151,20 @@ def offered(group: str) -> list[str]:
     return [name for each in loaded() for kind, name in each.offers if kind == group]
 
 
+def told(error: BaseException) -> str:
+    """Say in one line what was raised, and where if that was in the code of a plugin."""
+    where = where_in_plugins(error)
+    if _is_ours(error) or (where is None and isinstance(error, ValueError | OSError)):
+        return str(error)
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"the plugin {where}: {said}" if where else said
+
+
+def where_in_plugins(error: BaseException) -> str | None:
+    """Return the file and line of the plugin in which an error was raised; None if in none."""
+    return next(filter(None, (place_of(error, plugin) for plugin in loaded())), None)
+
+
 def place_of(error: BaseException, plugin: Plugin) -> str | None:
     """Return the file and line of a plugin in which an error was raised; None if in none of it."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -170,6 +184,15 @@ def unload(plugin: Plugin) -> None:
     for name in [each for each in sys.modules if each == module or each.startswith(f"{module}.")]:
         del sys.modules[name]
     globals().pop(plugin.name, None)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Return whether an error's class is one of nestfl's, whose message says all there is."""
+    module = type(error).__module__
+    package = module.partition(".")[0]
+    return module == __name__ or (
+        package != __name__ and (Path(__file__).parents[1] / package / "__init__.py").is_file()
+    )
 
 
 def _read(path: Path) -> Plugin:

@@ -12,9 +12,13 @@ from pathlib import Path
 import torch
 from rich.filesize import decimal
 
+import plugins
+from data.cache import Arrays, cached_arrays
 from data.clients import examples_of_clients, global_test
 from data.examples import Examples
 from data.texts import TextData
+from models import Task
+from protocol.code import code_hash
 from protocol.reports import Profile
 from server_app.building import strategy_of
 from server_app.config.saved import run_directory
@@ -25,6 +29,7 @@ from server_app.record.checkpoint import Checkpoint, load
 from server_app.record.files import FLEET_FILE
 from server_app.record.fleet_record import require_same_data
 from strategies.base import NestedStrategy
+from strategies.checking import checks_before_a_run, findings
 from strategies.choosing import ChoosingStrategy
 from strategies.federation import FederationError, named
 from strategies.fleet.coverage import require_full_model
@@ -82,6 +87,8 @@ def check(config: Config, nodes: int | None = None) -> Checked:
     nodes = config.fleet.clients if nodes is None else nodes
     try:
         start = load(Path(config.resume)) if config.resume else None
+        if start is None:
+            check_network(config.task)
         place = config.model.weights if not start else None
         weights = read_weights(place) if place else None
         if start:
@@ -98,6 +105,24 @@ def check(config: Config, nodes: int | None = None) -> Checked:
         return Checked(config, start, test, examples, strategy)
     except FederationError as error:
         raise ConfigError(str(error)) from error
+
+
+def check_network(task: Task) -> None:
+    """Raise where a plugin's network lacks a property of slicing; look at the same one once."""
+    if task.model in plugins.offered("model"):
+        cached_arrays("network", (code_hash(), task), lambda: _properties(task))
+
+
+def _properties(task: Task) -> Arrays:
+    """Return nothing where all that a start has the time for is as it must be."""
+    with torch.random.fork_rng(devices=[]):
+        for found in findings(task, plugins.where_in_plugins, checks_before_a_run(task)):
+            if found.wrong:
+                raise ConfigError(
+                    f"model {task.model} cannot be sliced: {found.name}: {found.wrong}; "
+                    "`nestfl check-model` shows all that it lacks"
+                )
+    return {}
 
 
 def simulate(strategy: NestedStrategy, examples: list[int]) -> None:

@@ -122,13 +122,30 @@ CHECKS: dict[str, Callable[[Task], None]] = {
 }
 
 
-def findings(task: Task, place_of: Callable[[Exception], str | None]) -> Iterator[Finding]:
+SLOW = ("nothing runs beyond an exit", "round trip is bit-identical")
+"""Those that take long before a run, and whose lack falsifies no result."""
+WITHOUT_NUMBERS = ("slices keep names, and fit", "cost falls with width and depth")
+LARGE = 10_000_000
+"""Parameters from which on the checks would take many seconds of each first start."""
+
+
+def checks_before_a_run(task: Task) -> list[str]:
+    """Return the checks that a start has the time for."""
+    if cost(task, task.whole).parameters > LARGE:
+        return list(WITHOUT_NUMBERS)
+    return [name for name in CHECKS if name not in SLOW]
+
+
+def findings(
+    task: Task, place_of: Callable[[Exception], str | None], chosen: Iterable[str] = CHECKS
+) -> Iterator[Finding]:
     """Yield what each check finds; a network that cannot be built is not looked at further.
 
     `place_of` tells where in the network's own code an error was raised.
     """
     built = True
-    for name, check in CHECKS.items():
+    for name in chosen:
+        check = CHECKS[name]
         wrong = _wrong(check, task, place_of) if built else None
         yield Finding(name, wrong, built)
         built = built and (check is not check_builds or wrong is None)

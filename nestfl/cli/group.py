@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
+
+import plugins
+from nestfl.cli.options import refuse
 
 SETTINGS = {
     "help_option_names": ["-h", "--help"],
@@ -11,6 +16,18 @@ SETTINGS = {
 }
 
 
-@click.group(context_settings=SETTINGS)
+class Commands(click.Group):
+    """Tells what a user's own code raises as it tells other wrong input: in one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if plugins.where_in_plugins(error) is None:
+                raise
+            refuse(str(ctx.invoked_subcommand), error)
+
+
+@click.group(cls=Commands, context_settings=SETTINGS)
 def app() -> None:
     """Federated learning of one network on devices that cannot all hold it."""

@@ -8,13 +8,15 @@ from typing import Any, NoReturn
 
 import click
 
+import plugins
+
 FILE = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
 
 
 def refuse(command: str, error: Exception) -> NoReturn:
     """Say what is wrong in one line, and end with 2."""
-    click.echo(f"nestfl {command}: {error}", err=True)
+    click.echo(f"nestfl {command}: {plugins.told(error)}", err=True)
     raise SystemExit(2)
 
 
@@ -36,8 +38,6 @@ def plugin_option(
 def _load_plugins(
     ctx: click.Context, option: click.Parameter, places: Sequence[str]
 ) -> Sequence[str]:
-    import plugins
-
     plugins.search_installed_too()
     try:
         for place in places:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+import plugins
+from data.homes import with_home
 from nestfl.comparing.comparison import Comparison
 from nestfl.comparing.outcome import Known, Outcome
 from nestfl.comparing.result_tables import ResultTable
@@ -72,7 +74,7 @@ def compare(request: Request) -> int:
             comparison.check_runs()
             known = Known.of(comparison)
         except (ValueError, OSError, LaunchError) as error:
-            errors.out(f"nestfl compare: {error}", highlight=False)
+            errors.out(f"nestfl compare: {plugins.told(error)}", highlight=False)
             return 2
         target = Target(request.target, request.target_score)
         comparison.write(request.command(), baseline, target)
@@ -96,7 +98,7 @@ def _comparison(trials: Sequence[Trial]) -> Comparison:
         except ConfigError as error:
             raise ConfigError(f"{trial}: {error}") from error
     first = configs[0]
-    folder = Path(first.output).expanduser().absolute() / (first.name or comparison_name(trials))
+    folder = with_home(first.output).absolute() / (first.name or comparison_name(trials))
     if folder.is_dir() and any(folder.iterdir()) and not (folder / COMPARISON_FILE).is_file():
         raise ConfigError(f"{folder} is there, and no comparison: give another name=")
     if not folder.is_dir():
@@ -114,8 +116,10 @@ def _check(trials: Sequence[Trial], configs: Sequence[Config]) -> None:
             seen.add(alike)
             try:
                 check(config)
-            except ValueError as error:
-                raise ConfigError(f"{trial}: {error}") from error
+            except Exception as error:  # a user's own code may raise anything
+                if not isinstance(error, ValueError) and not plugins.where_in_plugins(error):
+                    raise
+                raise ConfigError(f"{trial}: {plugins.told(error)}") from error
 
 
 def _baseline(request: Request, trials: Sequence[Trial]) -> Mapping[str, str]:

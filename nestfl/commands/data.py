@@ -15,6 +15,7 @@ from rich.table import Table
 
 from data.broken import Broken, BrokenFilesError
 from data.clients import splits_of
+from data.homes import with_home
 from data.listing import guessed
 from data.overview import (
     Dealt,
@@ -80,7 +81,7 @@ def _overrides(arguments: Sequence[str]) -> list[str]:
         return settings
     if len(paths) > 1:
         raise ConfigError(f"{' and '.join(paths)}: expected one path, and settings as key=value")
-    chosen = [] if _chooses_data(settings) else [f"dataset={guessed(Path(paths[0]).expanduser())}"]
+    chosen = [] if _chooses_data(settings) else [f"dataset={guessed(with_home(paths[0]))}"]
     return [*chosen, f"dataset.path={paths[0]}", *settings]
 
 

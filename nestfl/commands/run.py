@@ -9,8 +9,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+import plugins
+from data.homes import with_home
 from nestfl.launching.app_copy import usable_cache
 from nestfl.launching.flower import LaunchError, check_app, flower
+from nestfl.launching.ray_cluster import require_cluster
 from nestfl.launching.request import Choice, Request, choose
 from nestfl.launching.stopping import Stopped, stop_request
 from server_app.config.saved import run_directory
@@ -34,7 +37,7 @@ def _run(request: Request, console: Console, errors: Console) -> int:
         code = None if request.engine == "local" else _on_ray(request, console, errors)
         return _on_the_local_engine(request, console, errors) if code is None else code
     except (ValueError, OSError, LaunchError) as error:
-        errors.out(f"nestfl run: {error}", highlight=False)
+        errors.out(f"nestfl run: {plugins.told(error)}", highlight=False)
         return 2
     except Stopped as stopped:
         errors.out("nestfl run: stopped. No checkpoint was written yet.", highlight=False)
@@ -46,6 +49,7 @@ def _on_ray(request: Request, console: Console, errors: Console) -> int | None:
     from nestfl.launching.ray_run import RayRun  # not for --help
 
     check_app(request.app_dir)
+    require_cluster()
     with stop_request() as stop, flower(request) as first:
         answer = first.answer(stop.check)
         if answer.error is not None or answer.choice is None:
@@ -97,9 +101,9 @@ def run_directory_of(request: Request, choice: Choice) -> Iterator[Path]:
     if resume is not None:
         run_dir = run_directory(resume)
     elif request.run_dir is not None:
-        run_dir = claim(request.folder / request.run_dir.expanduser())
+        run_dir = claim(request.folder / with_home(request.run_dir))
     else:
-        output = request.folder / Path(choice.output).expanduser()
+        output = request.folder / with_home(choice.output)
         run_dir = new_directory(output, choice.name, choice.label)
     lock = Lock(run_dir / LAUNCHER_LOCK)
     try:

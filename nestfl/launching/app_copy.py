@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -49,8 +49,9 @@ def kept_copy(app_dir: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix=".", dir=folder) as made:
         new = Path(made, "app")
         copy_app(app_dir, new)
-        copy = folder / _hash(new)
-        if copy.is_dir() and _hash(copy) != copy.name:  # someone has cleaned up in it
+        own = sorted(file.relative_to(new) for file in new.rglob("*") if file.is_file())
+        copy = folder / _hash(new, own)
+        if copy.is_dir() and _hash(copy, own) != copy.name:  # someone has cleaned up in it
             shutil.rmtree(copy, ignore_errors=True)
         with suppress(OSError):  # it is there, or another run has been faster
             os.rename(new, copy)
@@ -59,14 +60,13 @@ def kept_copy(app_dir: Path) -> Path:
     return copy
 
 
-def _hash(app: Path) -> str:
-    """Return a hash of an app's files; what Python and Numba made of them is none of these."""
+def _hash(app: Path, own: Sequence[Path]) -> str:
+    """Return a hash of an app's own files; what else a run may have left there is none of these."""
     digest = hashlib.sha256()
-    for file in sorted(app.rglob("*")):
-        if file.is_file() and file.parent.name != "__pycache__":
-            content = file.read_bytes()
-            digest.update(f"{file.relative_to(app).as_posix()} {len(content)}\n".encode())
-            digest.update(content)
+    for name in own:
+        content = (app / name).read_bytes() if (app / name).is_file() else b"gone"
+        digest.update(f"{name.as_posix()} {len(content)}\n".encode())
+        digest.update(content)
     return digest.hexdigest()[:20]
 
 

@@ -12,12 +12,15 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 from threading import Thread
 from typing import TYPE_CHECKING
 
 import plugins
 from nestfl.launching.handshake import ANSWER, GO, Answer, Go, read_go, read_request, write
+from nestfl.launching.ray_cluster import cluster, join_cluster
 from nestfl.launching.ray_head import join_ray
 from nestfl.launching.request import Request, Simulation, choose
 
@@ -42,22 +45,12 @@ class Check(Thread):
     def run(self) -> None:
         try:
             checked, simulation, choice = choose(self._request)
-        except (ValueError, OSError) as error:
-            write(self._folder, ANSWER, Answer(error=str(error)))
         except Exception as error:  # of a user's own code, which may raise anything
-            write(self._folder, ANSWER, Answer(error=_told(error)))
+            write(self._folder, ANSWER, Answer(error=plugins.told(error)))
         else:
             plugins.write(self._folder)  # where clients find them
             self.found = checked, simulation
             write(self._folder, ANSWER, Answer(choice=choice))
-
-
-def _told(error: Exception) -> str:
-    """Say what was raised, and where if that is in a plugin."""
-    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    places = (plugins.place_of(error, plugin) for plugin in plugins.loaded())
-    where = next((place for place in places if place), None)
-    return f"the plugin {where}: {said}" if where else said
 
 
 def main() -> None:
@@ -76,6 +69,8 @@ def main() -> None:
     try:
         if problem is not None:
             raise problem
+        if cluster():
+            join_cluster(Path.cwd(), folder)
         simulate(*check.found, go)
     except Exception:
         log.exception("Simulation raised an exception")  # as nestfl/launching/failure.py knows it
@@ -93,30 +88,44 @@ def simulate(checked: Checked, simulation: Simulation, go: Go) -> None:
 
     from server_app.app import run
 
-    app = ServerApp()
+    app, ended = ServerApp(), Queue[Exception | None]()
 
     @app.main()
     def serve(grid: Grid, context: Context) -> None:
-        run(grid, checked.config, Path(go.run_dir), go.command)
+        ended.put(_raised(lambda: run(grid, checked.config, Path(go.run_dir), go.command)))
 
-    # `flwr.simulation.run_simulation` is the same, without the directory that clients come from.
-    _run_simulation(
-        simulation.nodes,
-        EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
-        server_app=app,
-        client_app_attr=CLIENT_APP,
-        app_dir=os.getcwd(),
-        backend_config=simulation.backend(),  # type: ignore[arg-type]
-        is_app=True,
-    )
+    def engine() -> None:
+        # `flwr.simulation.run_simulation` is the same, without the directory of its clients.
+        _run_simulation(
+            simulation.nodes,
+            EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
+            server_app=app,
+            client_app_attr=CLIENT_APP,
+            app_dir=os.getcwd(),
+            backend_config=simulation.backend(),  # type: ignore[arg-type]
+            is_app=True,
+        )
+
+    # Its end would wait for workers that a cluster has no room for, and for clients that hang.
+    Thread(target=lambda: ended.put(_raised(engine)), daemon=True).start()
+    if (error := ended.get()) is not None:
+        raise error
+
+
+def _raised(work: Callable[[], object]) -> Exception | None:
+    """Do something, and return what it raises."""
+    try:
+        work()
+    except Exception as error:
+        return error
+    return None
 
 
 def _join_ray(folder: Path) -> Exception | None:
     """Join Ray before anything is known of the run; return what went wrong, for its log."""
-    if "RAY_ADDRESS" in os.environ:  # Flower joins that cluster
-        return None
     try:
-        join_ray(folder)
+        if not cluster():
+            join_ray(folder)
         import flwr.simulation.run_simulation  # noqa: F401  (a second, while the check goes on)
     except Exception as error:
         return error

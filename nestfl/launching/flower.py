@@ -14,6 +14,7 @@ from nestfl.bundle import BundleError, app_files
 from nestfl.launching.app_copy import CACHE, cache_dir, kept_copy
 from nestfl.launching.handshake import ANSWER, GO, REQUEST, Answer, Go, read_answer, write
 from nestfl.launching.process_group import ProcessGroup
+from nestfl.launching.ray_cluster import cluster
 from nestfl.launching.request import Request
 from plugins import PLACE as PLUGINS
 from protocol.environment import MEMORY, private_ray
@@ -45,7 +46,7 @@ class Flower:
     def __init__(self, group: ProcessGroup, folder: Path) -> None:
         with (folder / OUTPUT).open("wb") as output:
             self.process = group.start([*DRIVER, str(folder)], output)
-            if "RAY_ADDRESS" not in os.environ:
+            if not cluster():
                 group.start([*RAY_HEAD, str(folder)], None)
         self._group, self._folder = group, folder
         self._begun = False
@@ -88,7 +89,7 @@ def flower(request: Request) -> Iterator[Flower]:
         app = kept_copy(request.app_dir)
         write(folder, REQUEST, request)
         environment = _environment(folder, Path(ray), app)
-        with ProcessGroup(environment, app) as group:
+        with ProcessGroup(environment, app, (folder, Path(ray))) as group:
             started = Flower(group, folder)
             try:
                 yield started
@@ -115,7 +116,7 @@ def _environment(home: Path, ray: Path, app: Path) -> dict[str, str]:
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     }
     environment.setdefault(MEMORY, str(home / MEMORY_FOLDER))
-    if "RAY_ADDRESS" not in environment:  # else Ray would join any cluster that this machine has
+    if not cluster():  # else Ray would join any cluster that this machine has
         environment["RAY_TMPDIR"] = str(ray)
         environment |= private_ray()
     return environment

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
 
+from nestfl.launching.ray_cluster import cluster
+
 if TYPE_CHECKING:  # not for --help
     from models import Task
     from server_app.config.composing import Config
@@ -80,7 +82,7 @@ def default_share(
 ) -> float:
     """Return each client's share of a GPU where nobody says it; 0 where none is wanted or found."""
     # Ray's cluster, where there is one, has other GPUs than this machine.
-    if device not in ("auto", "cuda") or "RAY_ADDRESS" in os.environ or not (gpus := find_gpus()):
+    if device not in ("auto", "cuda") or cluster() or not (gpus := find_gpus()):
         return 0.0
     needed = memory()
     share = share_of_a_gpu(clients_per_gpu(gpus, needed, at_once))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import plugins
 from nestfl.launching.launched_run import Run
 from nestfl.launching.request import Simulation
 from nestfl.launching.stopping import Stopped, stop_request
@@ -50,7 +51,9 @@ class LocalRun(Run):
                 raise Stopped(signal.SIGINT) from None
             except Exception as error:
                 log.exception("The ServerApp raised an exception")
-                self.state.reason = f"{type(error).__name__}: {error}"
+                where = plugins.where_in_plugins(error)
+                place = f" ({where})" if where else ""
+                self.state.reason = f"{type(error).__name__}: {error}{place}"
 
 
 class _Call(logging.Handler):

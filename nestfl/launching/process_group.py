@@ -16,22 +16,25 @@ PATIENCE = 5.0
 """Seconds that a process has to end by itself before it is killed."""
 
 GUARD = """
-while kill -0 "$1" 2>/dev/null; do sleep 1; done
-trap "" TERM; kill -TERM 0; sleep 5; kill -KILL 0
+starter=$1; shift
+while kill -0 "$starter" 2>/dev/null; do sleep 1; done
+trap "" TERM; kill -TERM 0; sleep 5; rm -rf -- "$@"; kill -KILL 0
 """
-"""Ends its process group, itself too, when another process is gone."""
+"""Ends its process group, itself too, and removes folders, when another process is gone."""
 
 
 class ProcessGroup:
     """Starts processes in one process group; nothing of it outlives the `with` block.
 
     The terminal's Ctrl-C does not reach the group: who started it decides when it ends. A guard
-    leads the group, and ends it where that one is killed and cannot.
+    leads the group, and ends it where that one is killed and cannot, with the folders that are
+    the group's own.
     """
 
-    def __init__(self, env: Mapping[str, str], cwd: Path) -> None:
+    def __init__(self, env: Mapping[str, str], cwd: Path, folders: Sequence[Path] = ()) -> None:
         self._env = env
         self._cwd = cwd
+        self._folders = folders
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(
@@ -74,7 +77,8 @@ class ProcessGroup:
         return bool(members(group))
 
     def __enter__(self) -> ProcessGroup:
-        self.start(["/bin/sh", "-c", GUARD, "guard", str(os.getpid())], output=None)
+        watched = [str(os.getpid()), *map(str, self._folders)]
+        self.start(["/bin/sh", "-c", GUARD, "guard", *watched], output=None)
         return self
 
     def __exit__(

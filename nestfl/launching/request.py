@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import plugins
+from data.homes import with_home
 from nestfl.launching.gpus import (
     cores,
     default_share,
@@ -16,6 +17,7 @@ from nestfl.launching.gpus import (
     free_memory_of_gpus,
     training_memory,
 )
+from nestfl.launching.ray_cluster import cluster
 from server_app.config.saved import run_directory
 
 if TYPE_CHECKING:  # not for --help
@@ -118,7 +120,7 @@ class Request:
         return typed[-1] if typed else None
 
     def _absolute(self, path: str) -> Path:
-        return self.folder / Path(path).expanduser()
+        return self.folder / with_home(path)
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,11 @@ def _check_options(request: Request, engine: str) -> None:
         raise ValueError(
             "--workers and --gpus-per-client are for engine=ray: the local engine runs one client "
             "at a time, on train.device; leave them out"
+        )
+    if engine == "ray" and cluster() and request.workers is not None:
+        raise ValueError(
+            f"--workers is for a Ray of the run's own: the cluster at RAY_ADDRESS={cluster()} runs "
+            "as many clients as it has room for; leave it out, or give --cpus-per-client"
         )
 
 

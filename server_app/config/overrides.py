@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import plugins
+from data.homes import with_home
 from server_app.config.choices import choices, groups
 from server_app.config.keys import keys_by_name
 from server_app.config.typed import ConfigError, choose_from, reject_unknown
@@ -76,11 +77,11 @@ def with_absolute_paths(folder: Path, overrides: str | Iterable[str]) -> list[st
 
 def _with_absolute_path(folder: Path, override: str) -> str:
     key, _, value = override.partition("=")
-    path = folder / Path(value).expanduser()
     if key in ("dataset.path", "strategy.unlabelled.path", "resume") and value != "null":
-        return f"{key}={path}"
-    if key in ("model.weights", "dataset.tokenizer") and path.exists():  # it may be another name
-        return f"{key}={path}"
+        return f"{key}={folder / with_home(value)}"
+    if key in ("model.weights", "dataset.tokenizer"):
+        path = folder / with_home(value)
+        return f"{key}={path}" if path.exists() else override  # it may be another name
     return override
 
 

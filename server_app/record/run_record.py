@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 import plugins
+from data.homes import with_home
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
 from server_app.record.confusion import (
@@ -73,7 +74,7 @@ class RunRecord:
     @classmethod
     def create(cls, config: Config, directory: Path | None = None) -> Self:
         """Make a new run's directory, the one given or else by the config; never another's."""
-        output = Path(config.output).expanduser()
+        output = with_home(config.output)
         record = cls(
             claim(directory) if directory else new_directory(output, config.name, config.label)
         )

@@ -124,3 +124,158 @@ def test_check_model_refuses_what_it_cannot_check(
 ) -> None:
     saved(folder, METHOD, "method.py")
     assert message in nestfl("check-model", *arguments, code=2).stderr
+
+
+ACT = "        self.act = nn.ReLU()\n"
+LEFT = "        self.left = "
+BUILDS = "        super().__init__()\n"
+BEGINS = "    def walk(self, x: Tensor) -> Walk:\n"
+OUT = "yield self.fc(self.act(self.third(x)).mean((2, 3)))"
+BROKEN = {
+    "forgets declare_parts": (
+        changed('            declare_parts(self.third, "weight", 1, (left, right))\n', ""),
+        "model own cannot be sliced: sliced equals masked: width 0.5",
+    ),
+    "names change with the slice": (
+        changed(ACT, f"{ACT}        self.add_module(f'act{{left}}', nn.Linear(left, 1))\n").replace(
+            BEGINS, f"{BEGINS}        x = x + 0 * sum(p.sum() for p in self.parameters())\n"
+        ),
+        "slices keep names, and fit: Slice(width=0.25, exits=(1,)): act1.weight (1, 1) of the",
+    ),
+    "unused parameter": (
+        changed(ACT, f"{ACT}        self.extra = nn.Linear(2, 2)\n"),
+        "gradients reach all that is sent: Slice(width=1.0, exits=(1, 2)): extra.weight, extra.b",
+    ),
+    "hidden state": (
+        changed(ACT, f"{ACT}        self.seen = cat((self.right.bias.detach(),))\n").replace(
+            BEGINS, f"{BEGINS}        self.seen = self.seen + self.training\n"
+        ),
+        "buffers that are not sent stay: seen changes in training",
+    ),
+    "random": (
+        changed(OUT, OUT.replace("self.fc(", "nn.functional.dropout(self.fc(") + ")"),
+        "model own cannot be sliced: ",
+    ),
+    "wrong number of logits": (
+        NETWORK.replace("num_classes)", "num_classes + 1)"),
+        "builds at all widths, depths and exits: 1 answers of shapes [(4, 11)]: expected 1",
+    ),
+    "ignores the slice": (
+        changed("slice.channels(4), slice.channels(8), slice.channels(12)", "4, 8, 12"),
+        "cost falls with width and depth: half of the width has",
+    ),
+    "raises where it is narrow": (
+        changed(BEGINS, f"{BEGINS}        assert self.left.out_channels > 1, 'narrow'\n"),
+        "Slice(width=0.25, exits=(1, 2)): AssertionError: narrow (",
+    ),
+    "raises in its constructor": (
+        changed(LEFT, f"        raise TypeError('no\\nway')\n{LEFT}"),
+        "mine.py, line 15: TypeError: no way",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_run_tells_before_the_start_why_a_network_cannot_be_sliced(
+    what: str, folder: Path, cache_folder: Path
+) -> None:
+    code, message = BROKEN[what]
+    saved(folder, code)
+    chosen = ("--plugin", "mine.py", "model=own", "strategy=heterofl")
+    refused = nestfl("run", *chosen, *SHORT, code=2)
+    assert refused.stderr.count("\n") == 1
+    assert refused.stderr.startswith("nestfl run: ")
+    assert message in refused.stderr
+    assert not (folder / "runs").exists()
+    assert nestfl("run", "--check", *chosen, *SHORT, code=2).stderr == refused.stderr
+
+
+@pytest.mark.usefixtures("cache_folder")
+def test_a_network_that_goes_on_is_not_asked_for_more(folder: Path) -> None:
+    chosen = ("--plugin", "mine.py", "model=own", "strategy=rolling")
+    nestfl("run", *chosen, *SHORT, "name=one")
+    nestfl("run", "--check", "--resume", "runs/one", "rounds=2")
+
+
+PLAN = "    def plan(self, *given: object) -> None:\n        return {}['levels']\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("run", "engine=local"), ("run", "--check"), ("compare", "seed=0,1")],
+    ids=lambda given: " ".join(given),
+)
+def test_what_a_method_raises_is_told_with_its_line(command: list[str], folder: Path) -> None:
+    saved(folder, METHOD + "\n" + PLAN, "method.py")
+    refused = nestfl(*command, "--plugin", "method.py", "strategy=rolling", *SHORT[1:], code=2)
+    assert refused.stderr.count("\n") == 1
+    assert f"nestfl {command[0]}: " in refused.stderr
+    assert "method.py, line 24: KeyError: 'levels'" in refused.stderr
+
+
+def test_what_a_network_raises_in_a_plan_is_told_with_its_line(folder: Path) -> None:
+    saved(folder, changed(LEFT, f"        {{}}['left']\n{LEFT}"))
+    refused = nestfl("plan", "--plugin", "mine.py", "--model", "own", code=2)
+    assert refused.stderr.count("\n") == 1
+    assert "nestfl plan: the plugin " in refused.stderr
+    assert "mine.py, line 15: KeyError: 'left'" in refused.stderr
+
+
+LOSES = """
+
+from training.local_training import LocalTraining
+
+
+class Losing(LocalTraining):
+    def loss(self, *given: object) -> None:
+        raise KeyError("lost")
+
+
+Rolling.Training = Losing
+"""
+
+
+@pytest.mark.usefixtures("cache_folder")
+def test_what_a_client_raises_in_a_round_is_in_the_log_with_its_traceback(folder: Path) -> None:
+    saved(folder, METHOD + LOSES, "method.py")
+    chosen = ("--plugin", "method.py", "strategy=rolling", *SHORT, "name=lost")
+    failed = nestfl("run", *chosen, code=1)
+    assert "KeyError: 'lost'" in failed.stderr
+    assert "method.py, line " in failed.stderr
+    log = (folder / "runs" / "lost" / "flower.log").read_text()
+    assert "Traceback (most recent call last)" in log
+    assert 'raise KeyError("lost")' in log
+
+
+NOBODY = "~nosuchuser/x"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "--plugin", NOBODY),
+        ("run", "dataset=cifar10", f"dataset.path={NOBODY}"),
+        ("run", "--resume", NOBODY),
+        ("run", f"resume={NOBODY}"),
+        ("run", *SHORT, "--run-dir", NOBODY),
+        ("run", *SHORT, f"output={NOBODY}"),
+        ("run", "--check", f"model.weights={NOBODY}"),
+        ("compare", "seed=0,1", f"output={NOBODY}"),
+        ("variance", "dataset=cifar10", f"dataset.path={NOBODY}"),
+        ("data", NOBODY),
+        ("predict", NOBODY, "x"),
+        ("report", NOBODY),
+        ("runs", NOBODY),
+        ("check-model", NOBODY),
+        ("split", NOBODY, "--output", "parts"),
+        ("serve", NOBODY),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.usefixtures("folder")
+def test_the_home_of_nobody_is_told_in_one_line(arguments: tuple[str, ...]) -> None:
+    refused = nestfl(*arguments, code=2)
+    assert refused.stderr.count("\n") == 1
+    assert refused.stderr.startswith(f"nestfl {arguments[0]}: ")
+    assert NOBODY in refused.stderr
+    assert [path.name for path in Path().iterdir()] == ["mine.py"]

@@ -194,11 +194,15 @@ def test_a_path_that_is_not_there_is_told_before_the_run_and_leaves_nothing(
     assert list(changed.temporary.glob("nestfl-*")) == []
 
 
-def test_what_was_started_ends_though_its_starter_is_killed(tmp_path: Path) -> None:
+def test_what_was_started_ends_with_its_folders_if_its_starter_is_killed(
+    tmp_path: Path,
+) -> None:
     starter = """
 import pathlib, time
 from nestfl.launching.process_group import ProcessGroup
-with ProcessGroup({"PATH": "/bin:/usr/bin"}, pathlib.Path.cwd()) as group:
+own = pathlib.Path.cwd() / "a folder"
+(own / "inside").mkdir(parents=True)
+with ProcessGroup({"PATH": "/bin:/usr/bin"}, pathlib.Path.cwd(), (own,)) as group:
     print(group.start(["sleep", "600"], None).pid, flush=True)
     time.sleep(600)
 """
@@ -217,6 +221,7 @@ with ProcessGroup({"PATH": "/bin:/usr/bin"}, pathlib.Path.cwd()) as group:
     while members(group):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+    assert not (tmp_path / "a folder").exists()
 
 
 def test_a_directory_without_an_app_is_told(

@@ -30,6 +30,15 @@ def test_the_same_code_has_one_copy_with_all_that_was_compiled_there(checkout: P
     assert (first / "app" / "code.py").read_text() == "x = 1\n"
 
 
+def test_what_a_run_leaves_in_its_copy_changes_nothing(checkout: Path) -> None:
+    first = kept_copy(checkout)
+    (first / "results.csv").write_text("of a plugin\n")
+    (first / "app" / "more.py").write_text("x = 3\n")
+    assert kept_copy(checkout) == first
+    assert (first / "results.csv").exists()
+    assert (first / "app" / "more.py").exists()
+
+
 def test_other_code_has_another_copy(checkout: Path) -> None:
     first = kept_copy(checkout)
     (checkout / "app" / "code.py").write_text("x = 2\n")
