@@ -28,6 +28,8 @@ HASHED = "hashed"
 """The tokenizer that hashes words, where its name has to be said: beside weights."""
 PACKAGE = "package:"
 TOKENIZER_FILE = "tokenizer.json"
+PUBLISHED = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+"""What names of models on Hugging Face look like, unlike most paths."""
 PROBE = "A naïve CAFÉ's 3.14 tokens -- (isn't it?) ΑΩ 東京\n"
 """What tokenizers of one vocabulary make different tokens of."""
 
@@ -58,6 +60,11 @@ def _pretrained(tokenizer: str) -> Tokenizer:
     from tokenizers import Tokenizer
 
     local = local_path(tokenizer)
+    if local is None and not PUBLISHED.fullmatch(tokenizer.removeprefix(HUB)):
+        raise DataError(
+            f"the tokenizer {tokenizer} does not exist: expected a folder with {TOKENIZER_FILE}, "
+            f"{HUB}NAME of a model on Hugging Face, {PACKAGE}NAME of a Python package, or {HASHED}"
+        )
     file = fetched(tokenizer, TOKENIZER_FILE) if local is None else _tokenizer_file(local)
     try:
         found = Tokenizer.from_file(str(file))

@@ -17,14 +17,12 @@ from data.overview import dealt, notes
 from protocol.environment import STARTED_IN
 from server_app.budgets import budgets_of
 from server_app.building import evaluator, strategy_of
+from server_app.checking import require_start
 from server_app.config.checkout import start_of_paths
 from server_app.config.composing import Config, compose
 from server_app.config.overrides import with_absolute_paths
-from server_app.config.saved import run_directory
 from server_app.config.weights import read_weights
 from server_app.record import checkpoint
-from server_app.record.files import FLEET_FILE
-from server_app.record.fleet_record import require_same_data
 from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
@@ -66,7 +64,7 @@ def run(
     start = checkpoint.load(Path(config.resume)) if config.resume else None
     config = replace(config, run_id=config.run_id or uuid4().hex)
     if start:
-        require_same_data(run_directory(start.path) / FLEET_FILE, config.dataset)
+        require_start(config, start)
     opened = RunRecord.resume(config, start) if start else RunRecord.create(config, directory)
     with opened as record, tracking(config, record.directory) as tracker:
         log.info("This run's directory is %s", record.directory)

@@ -92,7 +92,7 @@ def check(config: Config, nodes: int | None = None) -> Checked:
         place = config.model.weights if not start else None
         weights = read_weights(place) if place else None
         if start:
-            require_same_data(run_directory(start.path) / FLEET_FILE, config.dataset)
+            require_start(config, start)
         test = global_test(config.dataset)
         examples = examples_of_clients(replace(config.dataset, clients=nodes))
         with named("strategy"):
@@ -105,6 +105,16 @@ def check(config: Config, nodes: int | None = None) -> Checked:
         return Checked(config, start, test, examples, strategy)
     except FederationError as error:
         raise ConfigError(str(error)) from error
+
+
+def require_start(config: Config, start: Checkpoint) -> None:
+    """Raise where a run cannot go on: it is beyond its last round, or its data is another."""
+    if config.rounds < start.round:
+        raise ConfigError(
+            f"rounds is {config.rounds}, but the run has come to round {start.round}: expected "
+            "as many or more"
+        )
+    require_same_data(run_directory(start.path) / FLEET_FILE, config.dataset)
 
 
 def check_network(task: Task) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 from rich.console import Console
-from rich.table import Table
 
 import plugins
 from models import Task, family
@@ -25,23 +24,22 @@ def check(place: str, model: str | None, options: Sequence[str], shape: Mapping[
     console, lacks = Console(), False
     for name in [model] if model else offered:
         task = _task(name, options, shape)
-        with console.status(f"{name}: {len(CHECKS)} checks"):
-            found = list(findings(task, lambda error: plugins.place_of(error, plugin)))
-        show(name, found, console)
+        console.print(f"{name}: {len(CHECKS)} properties", style="bold", highlight=False)
+        found = []
+        for each in findings(task, lambda error: plugins.place_of(error, plugin)):
+            show(each, console)
+            found.append(each)
         lacks |= failed(found)
     return int(lacks)
 
 
-def show(model: str, found: Sequence[Finding], console: Console) -> None:
-    """Print a line for each property; what to change is told below, in full."""
-    table = Table("property", "", title=model)
-    for each in found:
-        result = "not checked" if not each.checked else "FAILED" if each.wrong else "ok"
-        table.add_row(each.name, result, style="red" if each.wrong else None)
-    console.print(table)
-    for each in found:
-        if each.wrong:
-            console.out(f"{model}: {each.name}: {each.wrong}", highlight=False)
+def show(found: Finding, console: Console) -> None:
+    """Print a line for a property, and below it what to change."""
+    result = "not checked" if not found.checked else "FAILED" if found.wrong else "ok"
+    style = "red" if found.wrong else None
+    console.print(f"  {result:<12}{found.name}", style=style, highlight=False)
+    if found.wrong:
+        console.out(f"    {found.wrong}", highlight=False)
 
 
 def _task(model: str, options: Sequence[str], shape: Mapping[str, int]) -> Task:

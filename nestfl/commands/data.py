@@ -29,6 +29,7 @@ from data.overview import (
     test_part,
 )
 from data.spec import DatasetSpec
+from nestfl.watching.log_colours import colour_for_terminals
 from server_app.config.composing import ConfigError, compose_dataset
 from server_app.config.overrides import with_absolute_paths
 
@@ -57,6 +58,7 @@ class Looked:
 
 def look(arguments: Sequence[str]) -> Looked:
     """Look at the data that a run with these overrides would take."""
+    colour_for_terminals()
     overrides = with_absolute_paths(Path.cwd(), _overrides(arguments))
     spec = compose_dataset(overrides, look=False)
     found = found_in(spec) if spec.is_own else None

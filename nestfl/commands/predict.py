@@ -20,6 +20,7 @@ from data.clients import global_test
 from data.inputs import Inputs, read_inputs
 from data.spec import DatasetSpec
 from inference import Answers
+from nestfl.watching.log_colours import colour_for_terminals
 from server_app.predictor import (
     TO_THE_END,
     Outcome,
@@ -105,6 +106,7 @@ class Report:
 
 def predict(request: Request, watch: Watch[Tensor] = unwatched) -> Report:
     """Answer as asked, and write what was asked for; `watch` sees each pass over batches."""
+    colour_for_terminals()
     level = load_level(request.run, request.level, request.best)
     if level.dataset.holds == "language":
         raise PredictError(

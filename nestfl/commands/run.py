@@ -16,6 +16,7 @@ from nestfl.launching.flower import LaunchError, check_app, flower
 from nestfl.launching.ray_cluster import require_cluster
 from nestfl.launching.request import Choice, Request, choose
 from nestfl.launching.stopping import Stopped, stop_request
+from nestfl.watching.log_colours import colour_for_terminals
 from server_app.config.saved import run_directory
 from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK, claim, new_directory
 from server_app.record.locking import PATIENCE, Lock
@@ -31,6 +32,7 @@ def _run(request: Request, console: Console, errors: Console) -> int:
     try:
         request.check_paths()
         if request.check:
+            colour_for_terminals()
             for line in choose(request)[-1].found:
                 console.out(line, highlight=False)
             return 0
@@ -78,6 +80,7 @@ def _on_the_local_engine(request: Request, console: Console, errors: Console) ->
     """Run the app in this process, which shows its summary itself."""
     from nestfl.launching.local_run import LocalRun  # not for --help
 
+    colour_for_terminals()
     checked, simulation, choice = choose(request)
     with run_directory_of(request, choice) as run_dir:
         _say_where(request, choice, run_dir, console)

@@ -19,6 +19,7 @@ from nestfl.launching.gpus import (
 )
 from nestfl.launching.ray_cluster import cluster
 from server_app.config.saved import run_directory
+from server_app.record.files import require_free
 
 if TYPE_CHECKING:  # not for --help
     from server_app.checking import Checked
@@ -106,13 +107,15 @@ class Request:
         return self._typed("engine")
 
     def check_paths(self) -> None:
-        """Raise for a path that is not there, at once: to import what reads it takes seconds."""
+        """Raise for a path that is not there, or is taken, at once: later it takes seconds."""
         for key in PATHS:
             typed = self._typed(key)
             if typed not in (None, "null") and not (path := self._absolute(str(typed))).exists():
                 raise ValueError(f"{key}: {path} does not exist")
         if (resume := self.resume_path()) is not None:
             run_directory(resume)
+        elif self.run_dir is not None:
+            require_free(self._absolute(str(self.run_dir)))
 
     def _typed(self, key: str) -> str | None:
         """Return the value of a key that was typed last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -55,13 +56,19 @@ def new_directory(output: Path, name: str | None, label: str) -> Path:
 
 def claim(directory: Path) -> Path:
     """Make a new run's directory, or take one whose run has not come to its first round."""
+    require_free(directory)
+    make_directory(directory, exist_ok=True)
+    return directory
+
+
+def require_free(directory: Path) -> None:
+    """Raise where something is that a new run would be mixed with."""
     there = [file.name for file in directory.iterdir()] if directory.is_dir() else []
     if directory.is_file() or not BEFORE_THE_FIRST_ROUND.issuperset(there):
         resumable = any(directory.glob("checkpoints/round-*.safetensors"))
-        instead = f", or go on with resume={directory}" if resumable else ""
+        again = f"resume={shlex.quote(str(directory))}"
+        instead = f", or go on with {again}" if resumable else ""
         raise ConfigError(f"{directory} exists; give another name{instead}")
-    make_directory(directory, exist_ok=True)
-    return directory
 
 
 def make_directory(directory: Path, exist_ok: bool = False) -> None:

@@ -124,6 +124,7 @@ def _searched(
                 f"level {level} of {task.model}: no split costs {ratio:g} of the full model's "
                 f"{whole:,} {kind} within {tolerance:g}; "
                 + (f"the closest is {closest}" if closest else "the level below is whole")
+                + f"; give other ratios or splits, or a tolerance of more than {tolerance:g}"
             )
         deeper = [each for each in feasible if not splits or each.split.depth > splits[-1].depth]
         best = min(deeper or feasible, key=lambda candidate: candidate.rank)

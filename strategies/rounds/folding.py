@@ -36,6 +36,9 @@ def check_examples(trained: Trained, client: Client) -> None:
         )
 
 
+DIVERGED = "numbers that are not finite mostly come of too high a rate: lower train.lr"
+"""What may help where networks diverge."""
+
 Counted = Callable[[Update, Trained], Update]
 """Returns the part of an update that counts, by what its client reports."""
 
@@ -136,7 +139,9 @@ class Fold:
                 f"{count} {reason} ({self.tally.details.get(reason) or 'no detail'})"
                 for reason, count in reasons.items()
             )
+            diverged = "non-finite" in self.tally.refused
             raise FederationError(
                 f"round {round}: {self.tally.accepted} of {self.tally.sampled} clients gave a "
                 f"usable reply, {needed} are needed: {described}"
+                + (f"; {DIVERGED}" if diverged else "")
             )

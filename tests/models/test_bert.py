@@ -41,6 +41,7 @@ from server_app.config.typed import ConfigError
 from server_app.config.weights import read_weights
 from strategies.levels.cost import cost, path_costs
 from strategies.levels.planning import search_splits
+from tests.support.hub import hub
 
 SMALL = Architecture(layers=4, hidden=24, heads=3, feed_forward=48)
 register("test-bert", SMALL.layers, reads="tokens")(partial(Bert, SMALL))
@@ -367,27 +368,36 @@ def test_weights_are_read_from_files_and_folders(tmp_path: Path) -> None:
             read_weights(str(tmp_path / name))
 
 
-def test_weights_and_tokenizer_are_fetched_from_hugging_face(
+def test_weights_and_tokenizer_are_fetched_from_hugging_face_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights, asked = {"a": torch.arange(3.0)}, []
+    weights = {"a": torch.arange(3.0)}
     save_file(weights, tmp_path / "model.safetensors")
     vocabulary = {"[PAD]": 0, "[UNK]": 1, "film": 2}
     Tokenizer(WordLevel(vocabulary, "[UNK]")).save(str(tmp_path / "tokenizer.json"))
-
-    def download(repository: str, name: str) -> str:
-        asked.append((repository, name))
-        return str(tmp_path / name)
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     place = "hub:google-bert/bert-base-uncased"
-    assert torch.equal(read_weights(place)["a"], weights["a"])
-    assert encode(["film"], place, 8).tolist() == [[2]]
-    assert encode(["film"], "google-bert/bert-base-uncased", 8).tolist() == [[2]]
-    assert asked == [
-        ("google-bert/bert-base-uncased", "model.safetensors"),
-        *[("google-bert/bert-base-uncased", "tokenizer.json")] * 2,
-    ]
+    with hub(tmp_path, monkeypatch) as asked:
+        assert torch.equal(read_weights(place)["a"], weights["a"])
+        assert encode(["film"], place, 8).tolist() == [[2]]
+        assert encode(["film"], "google-bert/bert-base-uncased", 8).tolist() == [[2]]
+    at = "/google-bert/bert-base-uncased/resolve/main/"
+    fetched = [path for method, path in asked if method == "GET"]
+    assert fetched == [at + "model.safetensors", at + "tokenizer.json"]
+
+
+def test_what_is_not_published_is_asked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hub(tmp_path, monkeypatch) as asked:
+        with pytest.raises(
+            DataError, match=r"nowhere is no file or folder here, and tokenizer\.js"
+        ):
+            encode(["film"], "nowhere", 8)
+        assert len(asked) == 1
+        for path in ("./nowhere", "no/such/folder", "nowhere/tokenizer.json/", "~/nowhere"):
+            with pytest.raises(DataError, match=f"the tokenizer {path} does not exist: expected"):
+                encode(["film"], path, 8)
+    assert len(asked) == 1
 
 
 def test_without_a_network_a_path_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,11 +102,11 @@ def test_a_wrong_plugin_is_told_in_one_line_and_nothing_is_written(tmp_path: Pat
 
 def test_check_model_shows_each_property_and_says_what_to_change(folder: Path) -> None:
     good = nestfl("check-model", "mine.py", "bias=false", "--image-size", "8", "--classes", "5")
-    assert good.output.count("│ ok") == 12
+    assert good.output.count("  ok   ") == 12
     broken = changed('            declare_parts(self.third, "weight", 1, (left, right))\n', "")
     saved(folder, broken)
     told = nestfl("check-model", "mine.py", "--model", "own", "--image-size", "8", code=1)
-    assert "│ FAILED" in told.output
+    assert "  FAILED   " in told.output
     assert 'declare_parts(self.third, "weight", axis=1' in told.output
 
 
