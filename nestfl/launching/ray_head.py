@@ -67,7 +67,7 @@ def start_ray(cpus: int | None) -> str:
         def start_api_server(self, **_: Any) -> None:
             pass
 
-    asked = RayParams(num_cpus=cpus, no_monitor=True, include_log_monitor=False)
+    asked = RayParams(num_cpus=cpus, no_monitor=True, include_log_monitor=False)  # type: ignore[arg-type]
     head = Head(asked, head=True, shutdown_at_exit=False, spawn_reaper=True)
     # The first who joins lets workers start, whoever they will work for.
     ray.init(address=head.gcs_address, logging_level=logging.ERROR, log_to_driver=False)

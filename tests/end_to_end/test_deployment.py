@@ -60,7 +60,7 @@ class Fleet:
             "PATIENCE": "0",
         }
         self.plugin = saved(folder, METHOD)
-        chosen = ([], ["--plugin", str(self.plugin)])
+        chosen: tuple[list[str], ...] = ([], ["--plugin", str(self.plugin)])
         self.codes = ",".join(map(self.fingerprint, chosen))
         """What devices run: this checkout's code, and that with a plugin."""
 
