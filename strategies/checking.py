@@ -125,7 +125,7 @@ CHECKS: dict[str, Callable[[Task], None]] = {
 SLOW = ("nothing runs beyond an exit", "round trip is bit-identical")
 """Those that take long before a run, and whose lack falsifies no result."""
 WITHOUT_NUMBERS = ("slices keep names, and fit", "cost falls with width and depth")
-LARGE = 10_000_000
+LARGE = 4_000_000
 """Parameters from which on the checks would take many seconds of each first start."""
 
 

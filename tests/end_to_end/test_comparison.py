@@ -16,6 +16,7 @@ import pytest
 
 from server_app.record.files import LAUNCHER_LOCK
 from server_app.record.locking import Lock
+from tests.support.own_code import METHOD, saved
 
 pytestmark = pytest.mark.processes
 
@@ -126,6 +127,34 @@ def test_what_a_run_cannot_start_from_is_told_before_any_of_them(tmp_path: Path)
     assert done.returncode == 2
     assert "nowhere does not exist" in done.stderr
     assert list(tmp_path.glob("runs/small/*/metrics.jsonl")) == []
+
+
+RAISES = """
+
+def window_of(self: Rolling, client: int, round: int) -> Window:
+    if round == 2:
+        raise KeyError("round 2")
+    return Window()
+
+
+Rolling.window_of = window_of
+"""
+
+
+def test_a_run_that_fails_in_a_round_does_not_stop_the_others(tmp_path: Path) -> None:
+    plugin = saved(tmp_path, METHOD + RAISES)
+    short = [each for each in SMALL if each != "rounds=4"]
+    chosen = ("strategy=rolling,fedavg", "rounds=2", *short)
+    done = compare(tmp_path, "--plugin", str(plugin), *chosen, "--jobs", "1")
+    runs = tmp_path / "runs" / "small"
+    assert done.returncode == 1
+    assert "strategy=rolling failed: " in done.stderr
+    assert "KeyError: 'round 2'" in done.stderr
+    assert "mine.py, line " in done.stderr
+    assert {name: rounds_in(runs / f"strategy-{name}") for name in ("rolling", "fedavg")} == {
+        "rolling": 1, "fedavg": 2
+    }  # fmt: skip
+    assert (runs / "table.json").exists()
 
 
 def test_runs_of_other_settings_are_not_taken_for_this_comparisons(uninterrupted: Path) -> None:

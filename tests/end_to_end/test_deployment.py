@@ -25,6 +25,7 @@ import pytest
 from server_app.building import strategy_of
 from server_app.config.composing import compose
 from server_app.record.round_line import round_line
+from tests.support.own_code import METHOD, saved
 
 pytestmark = pytest.mark.processes
 
@@ -58,6 +59,17 @@ class Fleet:
             "OMP_NUM_THREADS": "1",  # three nodes share this machine
             "PATIENCE": "0",
         }
+        self.plugin = saved(folder, METHOD)
+        chosen: tuple[list[str], ...] = ([], ["--plugin", str(self.plugin)])
+        self.codes = ",".join(map(self.fingerprint, chosen))
+        """What devices run: this checkout's code, and that with a plugin."""
+
+    def fingerprint(self, options: list[str]) -> str:
+        told = subprocess.run(
+            ["nestfl", "fingerprint", *options],
+            env=self.environment, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return told.stdout.strip()
 
     def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -80,11 +92,13 @@ class Fleet:
             )
 
     def start_node(self, name: str, partition: int) -> None:
-        config = f"budget={BUDGETS.get(name, 1.0)} partition-id={partition} num-partitions=3"
+        part = f"partition-id={partition} num-partitions=3"
+        config = f'budget={BUDGETS.get(name, 1.0)} {part} code="{self.codes}"'
         self.start(name, "supernode.sh", name, config, NODE_PORT=str(free_port()))
 
-    def submit(self, name: str, overrides: str) -> subprocess.Popen[bytes]:
-        self.start(name, "submit.sh", *SMALL.split(), f"name={name}", *overrides.split())
+    def submit(self, name: str, overrides: str, **environment: str) -> subprocess.Popen[bytes]:
+        arguments = (*SMALL.split(), f"name={name}", *overrides.split())
+        self.start(name, "submit.sh", *arguments, **environment)
         return self.processes[name]
 
     def online(self) -> int:
@@ -251,10 +265,13 @@ def test_only_the_slice_crosses_the_wire(whole: Path) -> None:
                 assert own[int(level)] <= part[way] <= 1.02 * own[int(level)], (level, way)
 
 
-def test_a_round_outlives_a_node_that_is_killed_in_it(fleet: Fleet, whole: Path) -> None:
+def test_a_round_of_a_plugins_method_outlives_a_node_that_is_killed_in_it(
+    fleet: Fleet, whole: Path
+) -> None:
     deadline = round(15 + 1.5 * rounds_of(whole)[0]["seconds"])
     before = trainings(fleet, "a")
-    run = fleet.submit("killed", f"rounds=2 deadline={deadline}")
+    overrides = f"rounds=2 deadline={deadline} strategy=rolling"
+    run = fleet.submit("killed", overrides, PLUGIN=str(fleet.plugin))
     wait_until(lambda: trainings(fleet, "a") > before, 400)
     kill_supernode(fleet.processes["a"])
     assert run.wait(400) == 0
@@ -263,6 +280,7 @@ def test_a_round_outlives_a_node_that_is_killed_in_it(fleet: Fleet, whole: Path)
     assert rounds[0]["clients"]["failed"]
     assert rounds[0]["seconds"] < deadline + 10
     assert json.loads((fleet.record("killed") / "summary.json").read_text())["rounds"] == 2
+    assert (fleet.record("killed") / "plugins" / "mine.py").read_text() == METHOD
 
 
 def trainings(fleet: Fleet, node: str) -> int:
