@@ -20,6 +20,8 @@ from data.windows import cut, windows_of
 
 def list_series(rows: Rows, spec: DatasetSpec, column: str | None, labelled: bool = True) -> Listed:
     """List windows of a table of numbers, each of one class, one file and one owner."""
+    if not len(rows):
+        raise DataError(f"no examples in {rows.where}")
     label = label_column(rows, spec) if labelled else None
     besides = [name for name in (label, spec.label, spec.column, spec.test_column) if name]
     names = spec.columns or number_columns(rows, besides)

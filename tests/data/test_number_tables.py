@@ -347,3 +347,8 @@ def test_reading_does_not_depend_on_how_data_is_dealt_out(tmp_path: Path) -> Non
         file, label="activity", column="person", window=12, partition="column", clients=4, seed=3
     )
     assert own_arrays(one) is own_arrays(two)
+
+
+def test_a_header_alone_holds_no_examples(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^no examples in .*head\.csv$"):
+        spec_of(table(tmp_path, "ax,activity", name="head.csv"), label="activity")

@@ -350,3 +350,13 @@ def test_what_is_for_data_of_one_s_own_is_refused_for_others() -> None:
         DatasetSpec("cifar10", partition="column")
     with pytest.raises(DataError, match="partition is folders, but table has none"):
         DatasetSpec("table", partition="folders")
+
+
+@pytest.mark.parametrize("content", [b"", b"a text", b"\x89PNG\r\n\x1a\n"])
+def test_what_is_no_image_is_told_in_words(tmp_path: Path, content: bytes) -> None:
+    write_photos(tmp_path, {"cat": 2, "dog": 2})
+    (tmp_path / "cat" / "00.png").write_bytes(content)
+    with pytest.raises(
+        DataError, match=r"cat/00\.png cannot be decoded: it is no image of a known format"
+    ):
+        photos(tmp_path)
