@@ -248,6 +248,7 @@ def _decoded(
 @contextmanager
 def opened_image(file: Path | str | io.BytesIO) -> Iterator[Image]:
     """Open an image; raise `ValueError` for one that is broken, or would lose values."""
+    from PIL import UnidentifiedImageError
     from PIL.Image import DecompressionBombError
     from PIL.Image import open as open_image
 
@@ -256,6 +257,8 @@ def opened_image(file: Path | str | io.BytesIO) -> Iterator[Image]:
             if image.mode.startswith(DEEP_MODES):
                 raise ValueError(f"pixels of mode {image.mode}: expected 8 bits a channel")
             yield image
+    except UnidentifiedImageError as error:  # whose text is of the object that it was given
+        raise ValueError("it is no image of a known format, or lacks its beginning") from error
     except (OSError, SyntaxError, DecompressionBombError) as error:  # of a broken PNG a syntax's
         raise ValueError(str(error)) from error
 

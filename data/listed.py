@@ -48,12 +48,22 @@ class Listed:
         return len(self.labels)
 
 
+def columns_of_texts(spec: DatasetSpec) -> list[str]:
+    """Return the columns that are taken as they are written, such as `01` for a class."""
+    labels = (spec.label,) if spec.label is not None else _usual_labels(spec)
+    named = (*labels, spec.text, spec.column, spec.test_column)
+    return [name for name in named if name is not None]
+
+
+def _usual_labels(spec: DatasetSpec) -> tuple[str, ...]:
+    return LABEL_COLUMNS if spec.holds == "images" else (LABEL,)
+
+
 def label_column(rows: Rows, spec: DatasetSpec) -> str:
     """Return the column of a table that holds the classes."""
     if spec.label is not None:
         return spec.label
-    usual = LABEL_COLUMNS if spec.holds == "images" else (LABEL,)
-    found = next((name for name in usual if name in rows.table.column_names), None)
+    found = next((name for name in _usual_labels(spec) if name in rows.table.column_names), None)
     if found is None:
         texts = ", and dataset.text to that of the texts, if it is to read any,"
         raise DataError(
@@ -93,10 +103,10 @@ def _named_by(
     """Return the names in a column, if one is asked for, and the rows that have none."""
     if column is None:
         return None, []
-    names = rows.column(column, setting).to_pylist()
+    names = rows.names(column, setting)
     without = [
         Broken(rows.place(row), f": no {column}: expected the name of a {what}")
         for row, name in enumerate(names)
-        if name is None or name == ""
+        if name is None
     ]
     return [str(name) for name in names], without

@@ -14,9 +14,9 @@ from data.catalog import DataError
 from data.formats import opened_npz
 from data.homes import with_home
 from data.image_tables import image_column, list_images
-from data.listed import Listed, label_column, of_rows
+from data.listed import Listed, columns_of_texts, label_column, of_rows
 from data.own_files import OwnFiles, image_files, number_files, table_files
-from data.series_listing import list_series, list_series_archive
+from data.series_listing import array_columns, list_series, list_series_archive
 from data.spec import FOLDER, TABLE, DatasetSpec
 from data.tables import Rows, read_tables, schema_of
 
@@ -64,28 +64,35 @@ def listed(files: OwnFiles, purpose: Purpose, spec: DatasetSpec) -> Listed | Non
     if purpose != "train":
         spec = replace(spec, test_column=None)
     if files.kind == "archive":
-        found = _archive(files, purpose, column, spec.test_column)
+        found = _archive(files, purpose, column, spec)
         if found is None or spec.holds != "series":
             return found
         return list_series_archive(found, spec)
     if not chosen:
         return None
     if files.kind == "images":
-        return _images(files, chosen, column) if purpose == "train" else _images_to_test(chosen)
+        return (
+            _images(files, chosen, column, spec) if purpose == "train" else _images_to_test(chosen)
+        )
+    rows = read_tables(chosen, columns_of_texts(spec))
     if spec.holds == "images":
-        return list_images(read_tables(chosen), files.path, spec, column)
-    if spec.holds == "series":
-        return list_series(read_tables(chosen), spec, column)
-    texts = [spec.text] if spec.text is not None else []
-    return _texts(read_tables(chosen, texts), spec, column)
+        return list_images(rows, files.path, spec, column)
+    return (list_series if spec.holds == "series" else _texts)(rows, spec, column)
 
 
-def _images(files: OwnFiles, chosen: Sequence[Path], column: str | None) -> Listed:
+def _images(
+    files: OwnFiles, chosen: Sequence[Path], column: str | None, spec: DatasetSpec
+) -> Listed:
     """List images in folders: CLASS/IMAGE, or CLIENT/CLASS/IMAGE."""
     if column is not None:
         raise DataError(
             f"column is {column!r}, but {files.path} holds folders of images, and no table: "
             "expected null, and dataset.partition=folders if clients have folders of their own"
+        )
+    if spec.label is not None and not spec.is_known:
+        raise DataError(
+            f"dataset.label is {spec.label}, but {files.path} holds folders of images, and no "
+            "table: expected null, the folders are the classes"
         )
     depths = [len(file.relative_to(files.root).parts) - 1 for file in chosen]
     broken = [
@@ -115,7 +122,7 @@ def _images_to_test(chosen: Sequence[Path]) -> Listed:
 
 
 def _archive(
-    files: OwnFiles, purpose: Purpose, column: str | None, group: str | None
+    files: OwnFiles, purpose: Purpose, column: str | None, spec: DatasetSpec
 ) -> Listed | None:
     """List the arrays of an archive: x and y, or x_train and so on, maybe with one of clients."""
     own: Sequence[Path] = getattr(files, purpose)
@@ -139,10 +146,12 @@ def _archive(
             raise DataError(f"labels of type {labels.dtype}: expected whole numbers or texts")
         names = [str(label).strip() for label in labels.tolist()]
         told = (archive, ending, len(names))
+        columns = array_columns(archive, spec, images)
         owners = None if column is None else _archive_names(*told, column, "dataset.column")
+        group = spec.test_column
         groups = None if group is None else _archive_names(*told, group, "dataset.test_column")
     place = f"{file}, row {{}}".format
-    return Listed(images, names, place, owners=owners, groups=groups)
+    return Listed(images, names, place, owners=owners, groups=groups, columns=columns)
 
 
 def _archive_names(archive: Any, ending: str, count: int, column: str, setting: str) -> list[str]:

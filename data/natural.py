@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from data.catalog import PartitionError
+from data.catalog import DataError, PartitionError
 from data.own_source import Owners, own_owners
 from data.spec import DatasetSpec
 
 WHO_TAKES_PART = 2**31 + 1
 """Tells the draw of clients from other draws of a seed."""
+
+
+def require_examples(spec: DatasetSpec, owners: Owners, parts: Sequence[NDArray[np.int64]]) -> None:
+    """Raise where a client has too few examples, before or after some were left to others.
+
+    It names the client, so it is no `PartitionError`, which a device's server is told.
+    """
+    sizes = [len(part) for part in parts]
+    smallest = min(sizes)
+    if smallest >= spec.min_examples:
+        return
+    drawn = _drawn(spec, owners.names)
+    there = np.bincount(owners.of_rows, minlength=len(owners.names))
+    name, has = owners.names[drawn[sizes.index(smallest)]], there[drawn[sizes.index(smallest)]]
+    few = sum(size < spec.min_examples for size in sizes)
+    more = f" (so do {few - 1} more clients)" if few > 1 else ""
+    if smallest == has:
+        raise DataError(
+            f"client {name!r} has {has} training examples, fewer than dataset.min_examples "
+            f"{spec.min_examples}{more}: lower that, or leave such clients out of the data"
+        )
+    whole = spec.max_train is None or spec.max_train >= len(owners.of_rows)
+    taken = [] if whole else [f"dataset.max_train={spec.max_train}"]
+    change = [] if whole else ["raise dataset.max_train or set it to null"]
+    if spec.server:
+        taken.append(f"dataset.server={spec.server:g}")
+        change.append("lower dataset.server")
+    raise DataError(
+        f"{' and '.join(taken)} leaves client {name!r} {smallest} of its {has} training examples"
+        f"{more}: expected at least {spec.min_examples}; {', or '.join(change)}"
+    )
 
 
 def natural_clients(spec: DatasetSpec) -> int:

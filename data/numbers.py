@@ -44,13 +44,19 @@ def read_numbers(rows: Rows, names: Sequence[str]) -> tuple[NDArray[np.float32],
     return numbers, broken
 
 
-def checked_array(x: NDArray[Any], place: str) -> tuple[NDArray[np.float32], list[Broken]]:
-    """Return an array [rows, columns] or [n, length, columns] as numbers, and its broken rows."""
+def require_numbers(x: NDArray[Any], place: str) -> None:
+    """Raise unless an array holds numbers [rows, columns] or [n, length, columns]."""
     if x.dtype.kind not in "iuf" or x.ndim not in (2, 3) or 0 in x.shape[1:]:
         raise DataError(
             f"{place}: x is {x.dtype} of shape {x.shape}: expected numbers [n, columns] or "
             "[n, length, columns]"
         )
+
+
+def checked_array(
+    x: NDArray[Any], place: str, names: Sequence[str]
+) -> tuple[NDArray[np.float32], list[Broken]]:
+    """Return such an array as numbers, and its broken rows; its columns have names."""
     with np.errstate(over="ignore"):
         numbers = x.astype(np.float32)
     wrong = ~np.isfinite(numbers if x.ndim == 2 else numbers.swapaxes(1, 2))
@@ -58,7 +64,9 @@ def checked_array(x: NDArray[Any], place: str) -> tuple[NDArray[np.float32], lis
     for row, column, *_ in np.argwhere(wrong).tolist():
         seen.setdefault(row, column)
     why = ": column {} holds a value that is no finite number"
-    return numbers, [Broken(f"{place}, row {row}", why.format(at)) for row, at in seen.items()]
+    return numbers, [
+        Broken(f"{place}, row {row}", why.format(names[at])) for row, at in seen.items()
+    ]
 
 
 def _holds_numbers(column: Any) -> bool:

@@ -148,13 +148,18 @@ def _tables(path: Path) -> OwnFiles | None:
 def _visible(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, but for hidden ones and what `datasets` keeps for itself."""
     seen = set[str]()  # a link may lead to a folder above it
-    for place, folders, names in os.walk(folder, followlinks=True):
+    for place, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         if (real := os.path.realpath(place)) in seen:
             folders.clear()
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(place, name) for name in names if not name.startswith((".", "cache-")))
+
+
+def _refuse(error: OSError) -> None:
+    """Raise for a folder that cannot be listed: a class or a client would be missing in silence."""
+    raise DataError(f"{error.filename} cannot be read: {error.strerror}")
 
 
 def _by_purpose(kind: FileKind, path: Path, files: Iterable[Path]) -> OwnFiles | None:

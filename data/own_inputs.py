@@ -16,10 +16,10 @@ from data.broken import raise_if
 from data.catalog import DataError
 from data.formats import LABEL_COLUMNS, UNKNOWN, opened_npz
 from data.image_tables import images_of
-from data.listed import Listed
+from data.listed import Listed, columns_of_texts
 from data.own_files import ARCHIVE_SUFFIX
 from data.own_source import labels_of, read_inputs_of
-from data.series_listing import list_series, list_series_archive
+from data.series_listing import array_columns, list_series, list_series_archive
 from data.spec import DatasetSpec
 from data.tables import LABEL, TABLE_SUFFIXES, read_tables
 
@@ -51,7 +51,7 @@ def _read(file: Path, place: Path, spec: DatasetSpec, labelled: bool) -> OwnInpu
         found = _series(file, spec, labelled)
     else:
         is_archive = file.suffix == ARCHIVE_SUFFIX
-        found = _of_archive(file) if is_archive else _of_table(file, place, spec)
+        found = _of_archive(file, spec) if is_archive else _of_table(file, place, spec)
     labels = np.full(len(found), UNKNOWN, np.int64)
     if labelled and None not in found.labels:
         labels = labels_of(found, spec.facts)
@@ -60,19 +60,20 @@ def _read(file: Path, place: Path, spec: DatasetSpec, labelled: bool) -> OwnInpu
     return OwnInputs(read_inputs_of(found, spec), labels, names)
 
 
-def _of_archive(file: Path) -> Listed:
+def _of_archive(file: Path, spec: DatasetSpec) -> Listed:
     with opened_npz(file) as archive:
         ending = next((end for end in ("", "_test") if f"x{end}" in archive), None)
         if ending is None:
             raise DataError(f"{file} holds {', '.join(archive.files)}: expected x, and maybe y")
         images, labels = archive[f"x{ending}"], archive.get(f"y{ending}")
+        columns = array_columns(archive, spec, images)
     names = [None] * len(images) if labels is None else list(map(str, labels.reshape(-1).tolist()))
-    return Listed(images, names, lambda row: f"{file}, row {row}")
+    return Listed(images, names, lambda row: f"{file}, row {row}", columns=columns)
 
 
 def _of_table(file: Path, place: Path, spec: DatasetSpec) -> Listed:
     inputs: Any
-    rows = read_tables([file], [spec.text] if spec.text is not None else [])
+    rows = read_tables([file], columns_of_texts(spec))
     if spec.text is None:
         inputs = images_of(rows, place)
     else:
@@ -90,11 +91,11 @@ def _series(file: Path, spec: DatasetSpec, labelled: bool) -> Listed:
     """List windows of numbers, each of one class where there are labels to look at."""
     spec = replace(spec, test_column=None)
     if file.suffix == ARCHIVE_SUFFIX:
-        found = _of_archive(file)
+        found = _of_archive(file, spec)
         labels = found.labels if labelled else [None] * len(found)
         found = list_series_archive(replace(found, labels=labels), spec)
     else:
-        rows = read_tables([file])
+        rows = read_tables([file], columns_of_texts(spec))
         has_labels = (spec.label or LABEL) in rows.table.column_names
         found = list_series(rows, spec, None, labelled and has_labels)
     raise_if(found.broken)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.catalog import PartitionError
-from data.natural import natural_parts
+from data.natural import natural_parts, require_examples
 from data.own_source import Owners
 from data.spec import DatasetSpec
 
@@ -30,13 +30,14 @@ def partition(
     """
     rng = np.random.default_rng(spec.seed)
     rows, _ = _shuffled(spec, len(labels), rng)
-    if len(rows) < spec.clients * spec.min_examples:
+    if owners is None and len(rows) < spec.clients * spec.min_examples:
         raise PartitionError(
             f"{len(rows)} training examples are too few for {spec.clients} clients "
             f"with at least {spec.min_examples} each; lower clients or min_examples"
         )
     if owners is not None:
         parts = natural_parts(spec, owners._replace(of_rows=owners.of_rows[rows]))
+        require_examples(spec, owners, parts)
     else:
         parts = _deal(spec, labels[rows], rng)
     smallest = min(len(part) for part in parts)

@@ -7,18 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from data.catalog import DataError
 from data.listed import Listed, label_column, of_rows
-from data.numbers import checked_array, number_columns, read_numbers
+from data.numbers import checked_array, number_columns, read_numbers, require_numbers
 from data.spec import DatasetSpec
-from data.tables import Rows
+from data.tables import LABEL, Rows
 from data.windows import cut, windows_of
 
 
 def list_series(rows: Rows, spec: DatasetSpec, column: str | None, labelled: bool = True) -> Listed:
     """List windows of a table of numbers, each of one class, one file and one owner."""
+    if not len(rows):
+        raise DataError(f"no examples in {rows.where}")
     label = label_column(rows, spec) if labelled else None
     besides = [name for name in (label, spec.label, spec.column, spec.test_column) if name]
     names = spec.columns or number_columns(rows, besides)
@@ -32,12 +35,53 @@ def list_series(rows: Rows, spec: DatasetSpec, column: str | None, labelled: boo
     return replace(_in_windows(found, [files, *keys], spec), columns=names)
 
 
+def array_columns(archive: NpzFile, spec: DatasetSpec, x: NDArray[Any]) -> tuple[str, ...]:
+    """Return the names of the columns of an archive: those in `columns`, else their numbers.
+
+    Who starts a run may not ask for a column of labels; a device's run may have one elsewhere.
+    """
+    if not spec.is_known and spec.label not in (None, LABEL):
+        raise DataError(
+            f"dataset.label is {spec.label}, but the labels of an archive are in y: expected null"
+        )
+    if spec.holds != "series":
+        return ()
+    if "columns" not in archive:
+        return tuple(str(number) for number in range(x.shape[-1] if x.ndim else 0))
+    names = tuple(str(name) for name in archive["columns"].reshape(-1).tolist())
+    if x.ndim and not len(set(names)) == len(names) == x.shape[-1]:
+        raise DataError(
+            f"columns has {len(names)} names, {', '.join(names)}, for the {x.shape[-1]} columns of "
+            "x: expected one each, each of them once"
+        )
+    return names
+
+
+def _chosen(found: Listed, spec: DatasetSpec, file: str) -> Listed:
+    """Return the columns that are asked for, in that order; all, if none are."""
+    if spec.columns is None or spec.columns == found.columns:
+        return found
+    places = {name: place for place, name in enumerate(found.columns)}
+    unknown = [name for name in spec.columns if name not in places]
+    numbered = found.columns == tuple(map(str, range(len(found.columns))))
+    if unknown or (numbered and len(found.columns) != len(spec.columns)):
+        names = "without names" if numbered else f"({', '.join(found.columns)})"
+        raise DataError(
+            f"{file}: x has {len(found.columns)} columns {names}: expected the run's "
+            f"{len(spec.columns)}, {', '.join(spec.columns)} (dataset.columns); an array `columns` "
+            "in the archive names them"
+        )
+    chosen = found.inputs[..., [places[name] for name in spec.columns]]
+    return replace(found, inputs=chosen, columns=spec.columns)
+
+
 def list_series_archive(found: Listed, spec: DatasetSpec) -> Listed:
     """List the series of an archive: as they are, or windows of its rows."""
     file = found.place(0).rpartition(", row")[0] if len(found) else ""
-    numbers, broken = checked_array(found.inputs, file)
-    names = tuple(str(number) for number in range(numbers.shape[-1]))
-    found = replace(found, inputs=numbers, broken=[*found.broken, *broken], columns=names)
+    require_numbers(found.inputs, file)
+    found = _chosen(found, spec, file)
+    numbers, broken = checked_array(found.inputs, file, found.columns)
+    found = replace(found, inputs=numbers, broken=[*found.broken, *broken])
     if numbers.ndim == 2:
         keys = [np.array(each) for each in (found.owners, found.groups) if each is not None]
         return _in_windows(found, keys, spec)

@@ -19,6 +19,7 @@ import numpy as np
 from data.broken import Broken, raise_if
 from data.catalog import DataError
 from data.formats import open_parquet, parquet_schema, reading
+from data.written import as_classes, as_names
 
 TABLE_SUFFIXES = (".parquet", ".arrow", ".csv", ".jsonl", ".ndjson", ".json")
 """Of files that hold tables; where a folder has several kinds, the first of these is taken."""
@@ -92,21 +93,34 @@ class Rows:
         A class that is not published is None; so is one that cannot be told.
         """
         names, found, broken = self.class_names(name), list[str | None](), list[Broken]()
-        for row, value in enumerate(self.column(name, "dataset.label").to_pylist()):
+        values = self.column(name, "dataset.label").to_pylist()
+        for row, value in enumerate(as_classes(values) if self._is_csv else values):
             label = _class_of(value, names)
             if label is None and value != -1:
                 broken.append(Broken(self.place(row), f": {_why(name, value, names)}"))
             found.append(label)
         return found, broken
 
+    def names(self, name: str, setting: str) -> list[str | None]:
+        """Return the names in a column; None where one is missing."""
+        values = self.column(name, setting).to_pylist()
+        if self._is_csv:
+            return as_names(values)
+        return [None if value is None or value == "" else str(value) for value in values]
+
+    @property
+    def _is_csv(self) -> bool:
+        return self.files[0].suffix.lower() == ".csv"
+
 
 def read_tables(files: Sequence[Path], texts: Collection[str] = ()) -> Rows:
-    """Read files into one table; columns in `texts` are texts, whatever they look like."""
+    """Read files into one table; columns of a CSV in `texts` are read as they are written."""
     import pyarrow as pa
 
     tables = [read_table_file(file, texts) for file in files]
     for file, table in zip(files, tables, strict=True):
         _check_same_classes(files[0], tables[0], file, table)
+        _check_same_types(files[0], tables[0], file, table)
     with reading(files[0] if len(files) == 1 else files[0].parent):
         joined = pa.concat_tables(tables, promote_options="permissive")
         # Joining drops what `datasets` says of the columns where it differs in a detail.
@@ -123,6 +137,20 @@ def _check_same_classes(first: Path, known: Any, file: Path, table: Any) -> None
                 f"{file}: the classes of {name} are {b.class_names(name)}, "
                 f"but {a.class_names(name)} in {first}: expected the same, in the same order"
             )
+
+
+def _check_same_types(first: Path, known: Any, file: Path, table: Any) -> None:
+    """Raise where a column holds numbers in one file, and something else in another."""
+    import pyarrow as pa
+
+    for name in set(known.column_names) & set(table.column_names):
+        a, b = known.schema.field(name), table.schema.field(name)
+        try:
+            pa.unify_schemas([pa.schema([a]), pa.schema([b])], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            raise DataError(
+                f"{file}: {name} is of type {b.type}, but {a.type} in {first}: expected the same"
+            ) from None
 
 
 def read_table_file(file: Path, texts: Collection[str] = ()) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,3 +113,33 @@ def test_parts_are_disjoint_and_each_is_of_one_client(
     rows = np.concatenate(parts).tolist()
     assert len(rows) == len(set(rows))
     assert clients < len(names) or sorted(rows) == list(range(len(of_rows)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            {"max_train": 4},
+            r"dataset\.max_train=4 leaves client 'u\d' 0 of its \d+ training examples( \(so do "
+            r"\d more clients\))?: expected at least 1; raise dataset\.max_train or set it to null",
+        ),
+        (
+            {"server": 0.95},
+            r"dataset\.server=0\.95 leaves client 'u\d' 0 of .*; lower dataset\.server$",
+        ),
+        (
+            {"max_train": 8, "server": 0.5},
+            r"dataset\.max_train=8 and dataset\.server=0\.5 leaves .*to null, or lower dataset\.se",
+        ),
+        (
+            {"min_examples": 30, "clients": 1},
+            r"client 'u\d' has \d+ training examples, fewer than dataset\.min_examples 30: lower",
+        ),
+    ],
+)
+def test_a_client_that_is_left_without_examples_is_named(
+    tmp_path: Path, settings: dict[str, Any], told: str
+) -> None:
+    spec = table(write_csv(tmp_path / "r.csv", reviews(60)), partition="column", column="user")
+    with pytest.raises(DataError, match=told):
+        client_rows(replace(spec, **{"clients": 3} | settings))

@@ -305,7 +305,9 @@ def test_a_device_has_the_runs_columns_and_windows_in_its_own_file(tmp_path: Pat
         device_data(table(tmp_path, *lines, name="other.csv"), spec)
     with pytest.raises(DataError, match=r"no column 'ay' \(dataset.columns\)"):
         device_data(table(tmp_path, "activity,ax", "walk,1", name="less.csv"), spec)
-    np.savez(tmp_path / "s.npz", x=np.zeros((4, 5, 2)), y=np.array(["walk"] * 4))
+    np.savez(
+        tmp_path / "s.npz", x=np.zeros((4, 5, 2)), y=np.array(["walk"] * 4), columns=["ax", "ay"]
+    )
     with pytest.raises(DataError, match=r"x is of shape \(4, 5, 2\), series already"):
         device_data(tmp_path / "s.npz", spec)
 
@@ -334,7 +336,7 @@ def test_arrays_to_answer_for_need_no_labels(tmp_path: Path) -> None:
     assert read_inputs(tmp_path / "new.npz", spec).names == ("new.npz:0", "new.npz:1", "new.npz:2")
     assert read_inputs(tmp_path / "t.npz", spec).labelled
     np.savez(tmp_path / "wide.npz", x=np.zeros((3, 3)))
-    with pytest.raises(DataError, match="series of 3 columns and 1 steps: expected 2"):
+    with pytest.raises(DataError, match="x has 3 columns without names: expected the run's 2"):
         read_inputs(tmp_path / "wide.npz", spec)
 
 
@@ -345,3 +347,8 @@ def test_reading_does_not_depend_on_how_data_is_dealt_out(tmp_path: Path) -> Non
         file, label="activity", column="person", window=12, partition="column", clients=4, seed=3
     )
     assert own_arrays(one) is own_arrays(two)
+
+
+def test_a_header_alone_holds_no_examples(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^no examples in .*head\.csv$"):
+        spec_of(table(tmp_path, "ax,activity", name="head.csv"), label="activity")

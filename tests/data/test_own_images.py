@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from data.clients import splits_of
 from data.inputs import read_inputs, read_unlabelled
 from data.listing import guessed
 from data.look import completed, mean_and_deviation
+from data.own_files import image_files
 from data.unlabelled import UnlabelledSpec, unlabelled
 from tests.support.own_files import photos, write_photo, write_photos
 
@@ -350,3 +353,30 @@ def test_what_is_for_data_of_one_s_own_is_refused_for_others() -> None:
         DatasetSpec("cifar10", partition="column")
     with pytest.raises(DataError, match="partition is folders, but table has none"):
         DatasetSpec("table", partition="folders")
+
+
+@pytest.mark.parametrize("content", [b"", b"a text", b"\x89PNG\r\n\x1a\n"])
+def test_what_is_no_image_is_told_in_words(tmp_path: Path, content: bytes) -> None:
+    write_photos(tmp_path, {"cat": 2, "dog": 2})
+    (tmp_path / "cat" / "00.png").write_bytes(content)
+    with pytest.raises(
+        DataError, match=r"cat/00\.png cannot be decoded: it is no image of a known format"
+    ):
+        photos(tmp_path)
+
+
+def test_a_folder_that_may_not_be_listed_is_told() -> None:
+    """Root may list all, so it is another user who looks."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = write_photos(Path(place), {"cat": 2, "dog": 2})
+        folder.chmod(0o755)
+        (folder / "cat").chmod(0)
+        user = os.geteuid()
+        try:
+            if user == 0:
+                os.seteuid(65534)
+            with pytest.raises(DataError, match=r"/cat cannot be read: Permission denied$"):
+                image_files(folder)
+        finally:
+            os.seteuid(user)
+            (folder / "cat").chmod(0o755)
