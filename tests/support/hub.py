@@ -18,7 +18,8 @@ def hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[st
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
-            asked.append((self.command, self.path))
+            if "/resolve/" in self.path:  # what is asked of a model, and of nothing else
+                asked.append((self.command, self.path))
             file = folder / self.path.rpartition("/")[2]
             self.send_response(200 if file.is_file() else 503)  # as a hub that is out of order
             self.send_header("Content-Length", str(file.stat().st_size if file.is_file() else 0))
@@ -35,9 +36,10 @@ def hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[st
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(
-        "huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}"
-    )
+    here = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", here)
+    published = here + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", published)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hub"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     try:
