@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from data import global_test
+from data.clients import global_test
 from data.inputs import Inputs
 from server_app.predictor import TO_THE_END, Predictor, side_by_side
 from server_app.trained_level import load_level

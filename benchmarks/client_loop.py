@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data import IMAGES, ImageData
+from data.catalog import IMAGES
+from data.images import ImageData
 from models import Slice, SlicedNetwork, build
 from protocol.train_settings import TrainSettings
 from training.devices import set_threads

@@ -22,7 +22,8 @@ def fetched(place: str, name: str) -> Path:
         here = "" if place.startswith(HUB) else f"{place} is no file or folder here, and "
         raise DataError(
             f"{here}{name} of {place} could not be fetched from Hugging Face "
-            f"({type(error).__name__}: {reason}). Without a network, give the path of a folder that holds it"
+            f"({type(error).__name__}: {reason}). Without a network, give the path of a folder "
+            "that holds it"
         ) from error
 
 

@@ -8,8 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import IMAGES, ImageData, ImageSplit
 from data.augment import augment, crop, mirror
+from data.catalog import IMAGES
+from data.formats import ImageSplit
+from data.images import ImageData
 from tests.support.image_files import FACTS, random_split
 
 

@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data import DataError, DatasetSpec, SeriesData, device_data, read_inputs
+from data.catalog import DataError
+from data.clients import device_data
+from data.inputs import read_inputs
 from data.look import completed
+from data.series import SeriesData
+from data.spec import DatasetSpec
 from tests.support.own_files import write_photos
 
 X = np.arange(24.0).reshape(8, 3)

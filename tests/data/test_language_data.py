@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-import data
-from data import LANGUAGE, DataError, DatasetSpec, LanguageData, LanguageSplit, language_source
+from data import language_source
+from data.catalog import LANGUAGE, DataError
+from data.clients import client_data, client_rows, device_data
+from data.language import LanguageData, LanguageSplit
 from data.language_source import load_language
-from data.spec import PartitionKind
+from data.spec import DatasetSpec, PartitionKind
 from data.words import numbered, runs, vocabulary, words_of
 
 LINES = " = A cat = \n\nthe cat saw the <unk> cat .\n"
@@ -32,7 +34,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def forget_loaded() -> None:
     language_source._load.cache_clear()
-    data.client_rows.cache_clear()
+    client_rows.cache_clear()
 
 
 def spec_of(path: Path, words: int | None = 8, max_tokens: int = 4) -> DatasetSpec:
@@ -187,7 +189,7 @@ def test_wrong_settings_are_told_with_the_choices() -> None:
 
 def test_a_device_has_no_vocabulary_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a device's own text has a vocabulary of its own"):
-        data.device_data(tmp_path, spec_of(tmp_path))
+        device_data(tmp_path, spec_of(tmp_path))
 
 
 # --- clients ---------------------------------------------------------------------------------
@@ -198,7 +200,7 @@ def test_runs_are_dealt_out_as_examples(kind: PartitionKind) -> None:
     spec = DatasetSpec("docstrings-words", clients=4, partition=kind, max_tokens=32, seed=2)
     train, _ = load_language(spec)
     assert int(train.words.max()) == spec.num_classes - 1 == 1999
-    parts = [data.client_data(spec, client) for client in range(4)]
+    parts = [client_data(spec, client) for client in range(4)]
     dealt = [part for each in parts for part in (each.train, each.validation, each.test)]
     assert sum(map(len, dealt)) == len(train.words)
     rows = torch.cat([part.labels for part in dealt])

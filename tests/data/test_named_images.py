@@ -14,12 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from data import DataError, DatasetSpec, own_source, source
+from data import own_source, source
 from data.broken import BrokenFilesError
+from data.catalog import DataError
 from data.clients import splits_of
 from data.inputs import read_inputs
 from data.overview import found_in
 from data.source import load
+from data.spec import DatasetSpec
 from tests.support.own_files import photos, write_csv, write_photo
 
 LABELS = ("cat", "dog", "cat", "dog")

@@ -15,13 +15,14 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from data import DataError, DatasetSpec, ImageData, client_data, device_data, global_test
-from data.catalog import UnknownClassError
-from data.clients import splits_of
+from data.catalog import DataError, UnknownClassError
+from data.clients import client_data, device_data, global_test, splits_of
+from data.images import ImageData
 from data.inputs import read_inputs, read_unlabelled
 from data.listing import guessed
 from data.look import completed, mean_and_deviation
 from data.own_files import image_files
+from data.spec import DatasetSpec
 from data.unlabelled import UnlabelledSpec, unlabelled
 from tests.support.own_files import photos, write_photo, write_photos
 

@@ -12,12 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data import DataError, DatasetSpec, TextData, device_data
-from data.clients import splits_of
+from data.catalog import DataError
+from data.clients import device_data, splits_of
 from data.inputs import read_inputs
 from data.listing import guessed
 from data.look import completed
+from data.spec import DatasetSpec
 from data.tables import read_tables
+from data.texts import TextData
 from data.tokens import encode
 from tests.support.own_files import reviews, table, write_csv, write_photos
 

@@ -12,10 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import data
-from data import DataError, DatasetSpec, ImageSplit
-from data.partition import like_a_client, split_parts
-from data.spec import PARTITION_KINDS, PartitionKind
+from data.catalog import DataError
+from data.clients import all_clients, client_data, device_data, global_test
+from data.formats import ImageSplit
+from data.partition import like_a_client, partition, split_parts
+from data.source import load
+from data.spec import PARTITION_KINDS, DatasetSpec, PartitionKind
 from tests.support.image_files import (
     FACTS,
     as_set,
@@ -50,7 +52,7 @@ def test_every_example_belongs_to_at_most_one_client_and_none_has_nothing(
     kind: PartitionKind, clients: int, alpha: float, seed: int
 ) -> None:
     spec = spec_of(kind, clients=clients, alpha=alpha, seed=seed)
-    parts = data.partition(spec, LABELS)
+    parts = partition(spec, LABELS)
     rows = np.concatenate(parts)
     assert len(parts) == clients
     assert min(map(len, parts)) >= 1
@@ -82,21 +84,21 @@ def test_parts_of_a_client_cover_its_rows_without_overlap(
 @pytest.mark.parametrize("kind", PARTITION_KINDS)
 def test_same_seed_same_partition_and_another_seed_another(kind: PartitionKind) -> None:
     spec = spec_of(kind, clients=10)
-    first, again = (data.partition(spec, LABELS) for _ in range(2))
-    other = data.partition(replace(spec, seed=1), LABELS)
+    first, again = (partition(spec, LABELS) for _ in range(2))
+    other = partition(replace(spec, seed=1), LABELS)
     assert all(map(np.array_equal, first, again))
     assert not all(map(np.array_equal, first, other))
 
 
 def test_clients_have_their_shares_in_the_order_of_their_numbers() -> None:
     spec = DatasetSpec(partition="shares", clients=4, shares=(1, 1, 2, 4), max_train=80)
-    assert [len(part) for part in data.partition(spec, LABELS)] == [10, 10, 20, 40]
+    assert [len(part) for part in partition(spec, LABELS)] == [10, 10, 20, 40]
 
 
 def test_the_highly_biased_layers_hold_what_the_paper_says() -> None:
     shares = (0.85, 0.85, 0.85, 0.85, 9.95, 9.95, 76.7)
     spec = DatasetSpec(partition="shares", clients=7, shares=shares, max_train=4000)
-    sizes = [len(part) for part in data.partition(spec, np.repeat(np.arange(10), 400))]
+    sizes = [len(part) for part in partition(spec, np.repeat(np.arange(10), 400))]
     assert (sum(sizes[:4]), sum(sizes[4:6]), sizes[6]) == (136, 796, 3068)
 
 
@@ -107,7 +109,7 @@ def test_shares_must_be_of_all_clients(shares: tuple[float, ...] | None) -> None
 
 
 def test_partition_is_the_same_on_every_machine() -> None:
-    clients = data.partition(DatasetSpec(partition="dirichlet", clients=3, max_train=12), LABELS)
+    clients = partition(DatasetSpec(partition="dirichlet", clients=3, max_train=12), LABELS)
     assert [rows.tolist() for rows in clients] == [
         [576],
         [229],
@@ -118,7 +120,7 @@ def test_partition_is_the_same_on_every_machine() -> None:
 def test_small_alpha_gives_skewed_classes_and_large_alpha_even_ones() -> None:
     def largest_class_share(alpha: float) -> float:
         spec = DatasetSpec(partition="dirichlet", clients=6, alpha=alpha)
-        counts = [np.bincount(LABELS[rows]) for rows in data.partition(spec, LABELS)]
+        counts = [np.bincount(LABELS[rows]) for rows in partition(spec, LABELS)]
         return float(np.mean([count.max() / count.sum() for count in counts]))
 
     assert largest_class_share(0.1) > 0.4
@@ -127,7 +129,7 @@ def test_small_alpha_gives_skewed_classes_and_large_alpha_even_ones() -> None:
 
 def test_sizes_are_skewed_but_classes_are_not() -> None:
     spec = DatasetSpec(partition="sizes", clients=5, alpha=0.5, min_examples=20)
-    parts = data.partition(spec, LABELS)
+    parts = partition(spec, LABELS)
     sizes = [len(rows) for rows in parts]
     assert max(sizes) > 3 * min(sizes)
     assert min(sizes) >= 20
@@ -136,7 +138,7 @@ def test_sizes_are_skewed_but_classes_are_not() -> None:
 
 def test_uneven_sizes_are_within_a_factor_of_two_and_classes_are_alike() -> None:
     labels = np.tile(np.arange(10), 1000)
-    parts = data.partition(DatasetSpec(partition="uneven", clients=50), labels)
+    parts = partition(DatasetSpec(partition="uneven", clients=50), labels)
     sizes = [len(rows) for rows in parts]
     assert sum(sizes) == len(labels)
     assert 1.7 < max(sizes) / min(sizes) <= 2.02
@@ -148,7 +150,7 @@ def test_uneven_sizes_are_within_a_factor_of_two_and_classes_are_alike() -> None
 def test_sizes_are_drawn_from_the_range_that_is_asked_for(kind: PartitionKind) -> None:
     labels = np.tile(np.arange(10), 1000)
     spec = DatasetSpec(partition=kind, clients=40, examples_per_client=(100, 250))
-    sizes = [len(rows) for rows in data.partition(spec, labels)]
+    sizes = [len(rows) for rows in partition(spec, labels)]
     assert min(sizes) >= 100
     assert max(sizes) <= 250
     assert len(set(sizes)) > 20
@@ -158,7 +160,7 @@ def test_clients_have_equally_many_examples_of_each_of_their_classes() -> None:
     labels = np.tile(np.arange(100), 500)  # as CIFAR-100, with FedFA's clients
     spec = DatasetSpec("cifar100", partition="classes", clients=100, classes_per_client=20,
                        examples_per_client=(250, 500))  # fmt: skip
-    parts = data.partition(spec, labels)
+    parts = partition(spec, labels)
     assert len(np.unique(np.concatenate(parts))) == sum(map(len, parts))
     held = np.array([np.bincount(labels[rows], minlength=100) for rows in parts])
     assert ((held > 0).sum(1) == 20).all()
@@ -169,18 +171,18 @@ def test_clients_have_equally_many_examples_of_each_of_their_classes() -> None:
 @pytest.mark.parametrize("classes", [1, 2, 5, 10])
 def test_each_client_has_as_many_classes_as_asked(classes: int) -> None:
     spec = DatasetSpec(partition="classes", clients=20, classes_per_client=classes)
-    parts = data.partition(spec, LABELS)
+    parts = partition(spec, LABELS)
     assert {len(np.unique(LABELS[rows])) for rows in parts} == {classes}
 
 
 def test_classes_do_not_follow_the_number_of_the_client() -> None:
     spec = DatasetSpec(partition="classes", clients=10, classes_per_client=1)
-    classes = [LABELS[rows[0]] for rows in data.partition(spec, LABELS)]
+    classes = [LABELS[rows[0]] for rows in partition(spec, LABELS)]
     assert sorted(classes) == list(range(10)) != classes
 
 
 def test_max_train_limits_what_is_dealt_out() -> None:
-    parts = data.partition(DatasetSpec(clients=4, max_train=100), LABELS)
+    parts = partition(DatasetSpec(clients=4, max_train=100), LABELS)
     assert [len(rows) for rows in parts] == [25] * 4
 
 
@@ -213,7 +215,7 @@ def test_max_train_limits_what_is_dealt_out() -> None:
 )
 def test_an_impossible_partition_says_why(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        data.partition(DatasetSpec(**settings), LABELS)
+        partition(DatasetSpec(**settings), LABELS)
 
 
 @pytest.mark.parametrize(
@@ -251,9 +253,9 @@ def test_digits_of_all_clients_and_the_test_set_are_the_whole_data_set(
     kind: PartitionKind,
 ) -> None:
     spec = spec_of(kind, clients=12, seed=3)
-    clients = [data.client_data(spec, client) for client in range(spec.clients)]
+    clients = [client_data(spec, client) for client in range(spec.clients)]
     parts = [part for c in clients for part in (c.train, c.validation, c.test)]
-    test = data.global_test(spec)
+    test = global_test(spec)
     assert sum(map(len, parts)) + len(test) == 1797
     assert all(len(client.train) > len(client.validation) for client in clients)
     everything = np.concatenate([pixels(part).numpy() for part in (*parts, test)])
@@ -262,19 +264,19 @@ def test_digits_of_all_clients_and_the_test_set_are_the_whole_data_set(
 
 
 def test_digits_test_set_is_a_fifth_of_each_class_for_every_seed() -> None:
-    test, other = (data.global_test(DatasetSpec(seed=seed)) for seed in (0, 1))
+    test, other = (global_test(DatasetSpec(seed=seed)) for seed in (0, 1))
     assert torch.equal(pixels(test), pixels(other))
     shares = torch.bincount(test.labels) / torch.bincount(
-        torch.from_numpy(np.concatenate([split.labels for split in data.load(DatasetSpec())]))
+        torch.from_numpy(np.concatenate([split.labels for split in load(DatasetSpec())]))
     )
     assert torch.allclose(shares, torch.full((10,), 0.2), atol=0.01)
     assert pixels(test).max() == 255
 
 
 def test_global_test_can_be_limited() -> None:
-    limited = data.global_test(DatasetSpec(max_test=50))
+    limited = global_test(DatasetSpec(max_test=50))
     assert len(limited) == 50
-    assert as_set(limited) <= as_set(data.global_test(DatasetSpec()))
+    assert as_set(limited) <= as_set(global_test(DatasetSpec()))
 
 
 @pytest.mark.parametrize("kind", PARTITION_KINDS)
@@ -284,22 +286,22 @@ def test_a_client_can_test_on_the_test_split_with_the_classes_that_it_has(
     spec = spec_of(kind, clients=6, local_test="global", validation=0.2)
     own = replace(spec, local_test="own", test=0.0)
     for number in range(6):
-        client, plain = data.client_data(spec, number), data.client_data(own, number)
+        client, plain = client_data(spec, number), client_data(own, number)
         assert torch.equal(pixels(client.train), pixels(plain.train))
         assert torch.equal(pixels(client.validation), pixels(plain.validation))
-        assert as_set(client.test) <= as_set(data.global_test(spec))
+        assert as_set(client.test) <= as_set(global_test(spec))
         assert len(as_set(client.test)) == len(client.test) <= 200
         all_labels = torch.cat((client.train.labels, client.validation.labels))
         has, tests = (
             torch.bincount(each, minlength=10) for each in (all_labels, client.test.labels)
         )
         assert torch.allclose(has / has.sum(), tests / tests.sum(), atol=1 / len(client.test))
-        again = data.client_data(spec, number)
+        again = client_data(spec, number)
         assert torch.equal(pixels(client.test), pixels(again.test))
-    fewer = data.client_data(replace(spec, local_test_examples=7), 0)
+    fewer = client_data(replace(spec, local_test_examples=7), 0)
     assert len(fewer.test) <= 7
-    assert sorted(as_set(data.all_clients(spec).test)) == sorted(
-        set().union(*(as_set(data.client_data(spec, n).test) for n in range(6)))
+    assert sorted(as_set(all_clients(spec).test)) == sorted(
+        set().union(*(as_set(client_data(spec, n).test) for n in range(6)))
     )
 
 
@@ -313,24 +315,24 @@ def test_a_device_tests_on_its_own_data_whatever_the_run_asks_of_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_parquet(tmp_path / "own", random_split(50))
-    device = data.device_data(path, DatasetSpec("cifar10", test=0.1, local_test="global"))
+    device = device_data(path, DatasetSpec("cifar10", test=0.1, local_test="global"))
     assert len(device.test) == 5
     assert "this device tests on its own data" in caplog.text
 
 
 def test_an_unknown_client_is_refused() -> None:
     with pytest.raises(DataError, match="no client 10: expected 0 to 9"):
-        data.client_data(DatasetSpec(clients=10), 10)
+        client_data(DatasetSpec(clients=10), 10)
 
 
 def test_a_device_parts_all_its_own_training_files_by_the_same_rule(tmp_path: Path) -> None:
     own = random_split(50)
     path = write_parquet(tmp_path / "own", own)
     spec = DatasetSpec("cifar10", validation=0.2, test=0.1)
-    device = data.device_data(path, spec)
+    device = device_data(path, spec)
     assert [len(part) for part in (device.train, device.validation, device.test)] == [35, 10, 5]
     assert as_set(device.train) | as_set(device.validation) | as_set(device.test) == as_set(own)
-    again = data.device_data(path, spec)
+    again = device_data(path, spec)
     assert torch.equal(pixels(device.train), pixels(again.train))
 
 
@@ -338,4 +340,4 @@ def test_a_device_that_has_few_classes_labels_them_as_all_others_do(tmp_path: Pa
     own = random_split(20)
     horses = ImageSplit(own.images[own.labels == 7], own.labels[own.labels == 7])
     path = write_image_folder(tmp_path / "own", horses, FACTS.classes)
-    assert set(data.device_data(path, DatasetSpec("cifar10")).train.labels.tolist()) == {7}
+    assert set(device_data(path, DatasetSpec("cifar10")).train.labels.tolist()) == {7}

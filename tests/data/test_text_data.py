@@ -17,20 +17,15 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-import data
-from data import (
-    TEXTS,
-    DataError,
-    DatasetSpec,
-    Examples,
-    TextData,
-    TextSplit,
-    read_inputs,
-    text_source,
-    tokens,
-)
+from data import text_source, tokens
+from data.catalog import TEXTS, DataError
+from data.clients import client_data, client_rows, device_data, global_test
 from data.docstrings import read_docstrings
-from data.spec import PARTITION_KINDS, PartitionKind
+from data.examples import Examples
+from data.inputs import read_inputs
+from data.spec import PARTITION_KINDS, DatasetSpec, PartitionKind
+from data.text_source import load_texts
+from data.texts import TextData, TextSplit
 from data.tokens import HASHED_WORDS, encode, identity
 from models import Slice, Task
 from protocol.train_settings import TrainSettings
@@ -61,7 +56,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def forget_loaded() -> None:
     text_source._load.cache_clear()
     text_source._load_own.cache_clear()
-    data.client_rows.cache_clear()
+    client_rows.cache_clear()
 
 
 def texts(examples: Examples) -> torch.Tensor:
@@ -193,7 +188,7 @@ def test_files_of_the_named_data_set_are_read_from_a_folder_of_several(tmp_path:
     mixed(20, "text").to_parquet(tmp_path / "ag_news-train-subset.parquet")
     mixed(6, "text", 20).to_parquet(tmp_path / "ag_news-test.parquet")
     for name, sizes in {"sst2": (30, 10), "ag-news": (20, 6)}.items():
-        found = data.load_texts(DatasetSpec(name, path=str(tmp_path)))
+        found = load_texts(DatasetSpec(name, path=str(tmp_path)))
         assert tuple(len(split.labels) for split in found) == sizes
         written = [f"text number {row}" for row in range(sizes[0])]
         assert np.array_equal(found.train.tokens, encode(written, None, 128))
@@ -203,13 +198,13 @@ def test_a_test_set_without_labels_gives_way_to_the_validation_set(tmp_path: Pat
     mixed(30).to_parquet(tmp_path / "train-00000-of-00001.parquet")
     numbered(10, label=-1).to_parquet(tmp_path / "test-00000-of-00001.parquet")
     mixed(6, first=50).to_parquet(tmp_path / "validation-00000-of-00001.parquet")
-    test = data.global_test(DatasetSpec("sst2", path=str(tmp_path)))
+    test = global_test(DatasetSpec("sst2", path=str(tmp_path)))
     assert test.labels.tolist() == [0, 1] * 3
 
 
 def test_a_set_without_test_files_gives_up_a_fifth_of_itself(tmp_path: Path) -> None:
     mixed(50).to_csv(tmp_path / "reviews.csv")
-    found = data.load_texts(DatasetSpec("sst2", path=str(tmp_path)))
+    found = load_texts(DatasetSpec("sst2", path=str(tmp_path)))
     assert [len(split.labels) for split in found] == [40, 10]
 
 
@@ -217,7 +212,7 @@ def test_a_device_parts_its_own_texts_and_may_name_classes(tmp_path: Path) -> No
     rows = [f'"the {row}th, said\nthey",{("Negative", "positive")[row % 2]}' for row in range(20)]
     (tmp_path / "own.csv").write_text("\n".join(["text,label", *rows]))
     spec = DatasetSpec("sst2", validation=0.2, test=0.1)
-    device = data.device_data(tmp_path / "own.csv", spec)
+    device = device_data(tmp_path / "own.csv", spec)
     assert [len(part) for part in (device.train, device.validation, device.test)] == [14, 4, 2]
     together = sorted(row for part in (device.train, device.validation, device.test)
                       for row in as_list(part))  # fmt: skip
@@ -241,7 +236,7 @@ def test_a_device_parts_its_own_texts_and_may_name_classes(tmp_path: Path) -> No
 def test_wrong_tables_say_why(columns: dict[str, Any], message: str, tmp_path: Path) -> None:
     datasets.Dataset.from_dict(columns).to_parquet(tmp_path / "train.parquet")
     with pytest.raises(DataError, match=message):
-        data.device_data(tmp_path, DatasetSpec("sst2"))
+        device_data(tmp_path, DatasetSpec("sst2"))
 
 
 @pytest.mark.parametrize(
@@ -261,7 +256,7 @@ def test_a_wrong_csv_file_is_told_with_its_row(content: str, message: str, tmp_p
     right, wrong = tmp_path / "train-0.csv", tmp_path / "train-1.csv"
     right.write_text("text,label\nfine,1\n")
     wrong.write_text(content)
-    for read in (data.device_data, read_inputs):
+    for read in (device_data, read_inputs):
         with pytest.raises(DataError) as raised:
             read(tmp_path, DatasetSpec("sst2"))
         assert f"train-1.csv{message}" in str(raised.value)
@@ -269,12 +264,12 @@ def test_a_wrong_csv_file_is_told_with_its_row(content: str, message: str, tmp_p
 
 def test_wrong_files_say_why(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist: no sst2 there"):
-        data.load_texts(DatasetSpec("sst2", path=str(tmp_path / "nowhere")))
+        load_texts(DatasetSpec("sst2", path=str(tmp_path / "nowhere")))
     with pytest.raises(DataError, match="no texts in"):
-        data.load_texts(DatasetSpec("sst2", path=str(tmp_path)))
+        load_texts(DatasetSpec("sst2", path=str(tmp_path)))
     (tmp_path / "train.parquet").write_bytes(b"no table")
     with pytest.raises(DataError, match=r"train\.parquet cannot be read"):
-        data.load_texts(DatasetSpec("sst2", path=str(tmp_path)))
+        load_texts(DatasetSpec("sst2", path=str(tmp_path)))
 
 
 def test_an_unreachable_hub_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,14 +278,14 @@ def test_an_unreachable_hub_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(datasets, "get_dataset_split_names", unreachable)
     with pytest.raises(DataError, match=r"ag-news could not be fetched as fancyzhx/ag_news .*path"):
-        data.load_texts(DatasetSpec("ag-news"))
+        load_texts(DatasetSpec("ag-news"))
 
 
 def test_the_hub_is_read_as_files_are(monkeypatch: pytest.MonkeyPatch) -> None:
     splits = {"train": mixed(20), "test": numbered(5, label=-1), "validation": mixed(8)}
     monkeypatch.setattr(datasets, "get_dataset_split_names", lambda name: list(splits))
     monkeypatch.setattr(datasets, "load_dataset", lambda name, split: splits[split])
-    train, test = data.load_texts(DatasetSpec("sst2", max_tokens=9))
+    train, test = load_texts(DatasetSpec("sst2", max_tokens=9))
     assert (len(train.labels), len(test.labels)) == (20, 8)
 
 
@@ -302,19 +297,19 @@ def test_texts_are_tokenised_once_for_each_tokenizer_and_length(
 ) -> None:
     mixed(50).to_parquet(tmp_path / "train.parquet")
     spec = DatasetSpec("sst2", path=str(tmp_path))
-    first = data.load_texts(spec)
-    rows = data.client_rows(replace(spec, clients=3))
-    shorter = data.load_texts(replace(spec, max_tokens=4))
-    other = data.load_texts(replace(spec, tokenizer=str(word_tokenizer)))
+    first = load_texts(spec)
+    rows = client_rows(replace(spec, clients=3))
+    shorter = load_texts(replace(spec, max_tokens=4))
+    other = load_texts(replace(spec, tokenizer=str(word_tokenizer)))
     assert (first.train.tokens.shape, shorter.train.tokens.shape) == ((40, 5), (40, 4))
     assert other.train.tokens.max() < len(WORDS)
     forget_loaded()
     monkeypatch.setattr(text_source, "encode", lambda *_: pytest.fail("tokenised again"))
-    monkeypatch.setattr(data.clients, "partition", lambda *_: pytest.fail("dealt out again"))
-    again = data.load_texts(spec)
+    monkeypatch.setattr("data.clients.partition", lambda *_: pytest.fail("dealt out again"))
+    again = load_texts(spec)
     assert isinstance(again.train.tokens.base, np.memmap)
     assert np.array_equal(first.train.tokens, again.train.tokens)
-    same = data.client_rows(replace(spec, clients=3, tokenizer=str(word_tokenizer)))
+    same = client_rows(replace(spec, clients=3, tokenizer=str(word_tokenizer)))
     assert all(map(np.array_equal, rows, same))
 
 
@@ -322,7 +317,7 @@ def test_texts_are_tokenised_once_for_each_tokenizer_and_length(
 
 
 def test_docstrings_are_real_texts_of_four_libraries() -> None:
-    train, test = data.load_texts(DatasetSpec("docstrings"))
+    train, test = load_texts(DatasetSpec("docstrings"))
     assert np.bincount(train.labels).min() > 300
     assert 0.19 < len(test.labels) / len(train.labels) / 0.8 < 0.33
     assert train.tokens.max() < HASHED_WORDS
@@ -338,16 +333,16 @@ def test_docstrings_are_real_texts_of_four_libraries() -> None:
 def test_texts_of_all_clients_are_the_training_set(kind: PartitionKind) -> None:
     shares = (1,) * 6 if kind == "shares" else None
     spec = DatasetSpec("docstrings", partition=kind, clients=6, seed=3, shares=shares)
-    clients = [data.client_data(spec, client) for client in range(spec.clients)]
+    clients = [client_data(spec, client) for client in range(spec.clients)]
     parts = [part for c in clients for part in (c.train, c.validation, c.test)]
-    train, test = data.load_texts(spec)
+    train, test = load_texts(spec)
     whole = as_list(TextData.of(train, TEXTS["docstrings"]))
     assert sorted(row for part in parts for row in as_list(part)) == whole
     assert all(len(client.train) > len(client.validation) > 0 for client in clients)
     limited = replace(spec, max_train=60, max_test=20)
-    assert len(data.global_test(limited)) == 20
+    assert len(global_test(limited)) == 20
     if kind == "iid":
-        assert len(data.client_data(limited, 0).train) == 8
+        assert len(client_data(limited, 0).train) == 8
     assert not {row for row, _ in whole} & {
         row for row, _ in as_list(TextData.of(test, TEXTS["docstrings"])) if len(row) > 12
     }
@@ -369,7 +364,7 @@ def test_batches_are_padded_to_their_own_longest() -> None:
 
 def test_a_shuffled_pass_shows_every_text_once_and_augmentation_changes_none() -> None:
     spec = DatasetSpec("docstrings", max_test=50)
-    test = data.global_test(spec)
+    test = global_test(spec)
     chance = torch.Generator().manual_seed(0)
     seen = [
         (tuple(row[row != 0].tolist()), int(label))
@@ -464,7 +459,7 @@ def test_words_are_hashed_beside_weights_if_it_is_said() -> None:
 
 def test_evaluation_reads_texts() -> None:
     task = Task("bert-tiny", 4, options=(("vocabulary", 4096),), tokens=128)
-    test = data.global_test(DatasetSpec("docstrings", max_test=40))
+    test = global_test(DatasetSpec("docstrings", max_test=40))
     reports = evaluate(task.build(Slice(0.5, exits=(1, 2))), test, TrainSettings(device="cpu"))
     assert [report.examples for report in reports] == [40, 40]
 

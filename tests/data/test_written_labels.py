@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from data import DataError, DatasetSpec, device_data, read_inputs
-from data.catalog import UnknownClassError
-from data.clients import splits_of
+from data.catalog import DataError, UnknownClassError
+from data.clients import device_data, splits_of
+from data.inputs import read_inputs
 from data.look import completed
 from data.natural import client_names
+from data.spec import DatasetSpec
 from data.tables import read_tables
 from data.written import as_classes
 from tests.support.own_files import table

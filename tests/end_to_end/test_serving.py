@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data import global_test
+from data.clients import global_test
 from data.images import ImageData
 from inference.serving.client import ServiceClient
 from inference.serving.metrics import process_memory

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from client_app.app import received
-from data import global_test
+from data.clients import global_test
 from models import (
     Slice,
     SlicedNetwork,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from data import global_test
+from data.clients import global_test
 from data.inputs import Inputs
 from nestfl.local_engine import LocalGrid
 from server_app import app as server

@@ -11,8 +11,12 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-import data
-from data import IMAGES, Examples, ImageData, ImageSplit, source
+from data import source
+from data.catalog import IMAGES
+from data.clients import client_rows
+from data.examples import Examples
+from data.formats import ImageSplit
+from data.images import ImageData
 
 FACTS = IMAGES["cifar10"]
 
@@ -21,7 +25,7 @@ def forget_loaded() -> None:
     """What a new process knows: nothing but the files."""
     source._load.cache_clear()
     source._load_own.cache_clear()
-    data.client_rows.cache_clear()
+    client_rows.cache_clear()
 
 
 def random_split(rows: int, name: str = "cifar10", seed: int = 0) -> ImageSplit:

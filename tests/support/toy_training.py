@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from data import IMAGES, ImageData
+from data.catalog import IMAGES
+from data.images import ImageData
 from models import Slice, SlicedNetwork, build
 from protocol.train_settings import TrainSettings
 

@@ -9,7 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data import DatasetSpec, Examples, ImageData, client_data
+from data.clients import client_data
+from data.examples import Examples
+from data.images import ImageData
+from data.spec import DatasetSpec
 from data.unlabelled import numbered
 from models import Slice, Task
 from models.families import SlicedNetwork

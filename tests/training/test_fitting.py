@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from data import IMAGES
+from data.catalog import IMAGES
 from models import Slice, SlicedNetwork
 from protocol.train_settings import TrainSettings
 from tests.support.toy_networks import same, state_of

@@ -136,7 +136,8 @@ from training.testing import evaluate
 from training.fitting import fit
 from protocol.train_settings import TrainSettings
 from training.local_training import plain_loss
-from data import IMAGES, ImageData
+from data.catalog import IMAGES
+from data.images import ImageData
 from models import SlicedNetwork
 class Net(SlicedNetwork):
     def __init__(self):

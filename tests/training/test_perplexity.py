@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from data import LANGUAGE, LanguageData, LanguageSplit
+from data.catalog import LANGUAGE
+from data.language import LanguageData, LanguageSplit
 from models import SlicedNetwork, Task
 from models.slicing import Slice
 from protocol.train_settings import TrainSettings

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from data import IMAGES, ImageData
+from data.catalog import IMAGES
+from data.images import ImageData
 from models import SlicedNetwork
 from models.layers import StaticBatchNorm2d
 from tests.support.toy_networks import same, state_of

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from data import DatasetSpec
 from data.clients import client_data
+from data.spec import DatasetSpec
 from models import Slice, Task
 from models.candidates import Candidates
 from training.architecture_search import best_of, zico_scorer

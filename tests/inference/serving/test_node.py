@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from data import global_test
+from data.clients import global_test
 from data.images import ImageData
 from inference import RunningEnsemble
 from inference.serving.batching import Batcher

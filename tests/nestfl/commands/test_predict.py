@@ -22,15 +22,11 @@ from PIL import Image
 from rich.console import Console
 from torch import Tensor
 
-from data import (
-    DataError,
-    DatasetSpec,
-    ImageData,
-    all_clients,
-    client_data,
-    global_test,
-    read_inputs,
-)
+from data.catalog import DataError
+from data.clients import all_clients, client_data, global_test
+from data.images import ImageData
+from data.inputs import read_inputs
+from data.spec import DatasetSpec
 from inference import exits_taken, freeze
 from nestfl.cli import app
 from nestfl.commands import predict as predict_command

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from data import DataError
+from data.catalog import DataError
 from nestfl.launching import failure
 from nestfl.watching.display import Lines, display_on
 from nestfl.watching.passes import watched_on

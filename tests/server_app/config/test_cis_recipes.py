@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data import client_data
+from data.clients import client_data
 from server_app import app as server
 from server_app.config.choices import choices
 from server_app.config.composing import compose

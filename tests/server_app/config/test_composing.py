@@ -120,7 +120,7 @@ def test_every_file_can_be_chosen_or_is_part_of_another() -> None:
 
 
 def test_every_registered_model_and_data_set_has_a_file() -> None:
-    from data import CATALOG
+    from data.catalog import CATALOG
 
     list_names = "from models import names; print(*names())"  # other tests register networks here
     listed = subprocess.run([sys.executable, "-c", list_names], capture_output=True, text=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 from flwr.app import Error, RecordDict
 
-from data import DatasetSpec
+from data.spec import DatasetSpec
 from protocol.reports import Profile
 from strategies.federation import Federation, FleetConfig
 from strategies.fleet.enrolment import Client, enrol, wait_for_nodes

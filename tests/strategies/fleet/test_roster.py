@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from flwr.app import RecordDict
 
-from data import DatasetSpec
+from data.spec import DatasetSpec
 from protocol.reports import Profile
 from strategies.federation import Federation, FederationError, FleetConfig
 from strategies.fleet.roster import Roster

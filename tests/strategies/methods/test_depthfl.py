@@ -14,7 +14,7 @@ from flwr.app import Message
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from data import client_data
+from data.clients import client_data
 from models import Slice, SlicedNetwork, State
 from models.families import _FAMILIES, Family, Walk
 from nestfl.cli import app as cli

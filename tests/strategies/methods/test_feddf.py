@@ -13,8 +13,10 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 from torch import Tensor
 
-from data import DatasetSpec, Examples, server_data
 from data import unlabelled as examples
+from data.clients import server_data
+from data.examples import Examples
+from data.spec import DatasetSpec
 from data.unlabelled import numbered
 from models import extract
 from protocol.work import Work

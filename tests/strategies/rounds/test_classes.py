@@ -10,8 +10,8 @@ import pytest
 import torch
 from flwr.app import Message
 
-from data import DatasetSpec
 from data.clients import global_test
+from data.spec import DatasetSpec
 from models.task import Task
 from protocol.work import Work
 from server_app.record.checkpoint import load
