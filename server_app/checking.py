@@ -28,6 +28,7 @@ from server_app.config.weights import read_weights
 from server_app.record.checkpoint import Checkpoint, load
 from server_app.record.files import FLEET_FILE
 from server_app.record.fleet_record import require_same_data
+from server_app.report.amounts import counted
 from strategies.base import NestedStrategy
 from strategies.checking import checks_before_a_run, findings
 from strategies.choosing import ChoosingStrategy
@@ -77,7 +78,7 @@ class Checked:
             f"{each.cost.macs / 1e6:,.1f} M MACs, "
             f"{decimal(training_memory(each.cost, self.config.train))} to train, "
             f"{each.cost.of(settings.cost) / full:.3g} of the full {settings.cost}, "
-            f"{coverage.held[each.number]} clients"
+            f"{counted(coverage.held[each.number], 'client')}"
             for each in coverage.levels
         ]
 

@@ -32,6 +32,7 @@ from data.spec import DatasetSpec
 from nestfl.watching.log_colours import colour_for_terminals
 from server_app.config.composing import ConfigError, compose_dataset
 from server_app.config.overrides import with_absolute_paths
+from server_app.report.amounts import counted
 
 SHADES = " ░▒▓█"
 MOST_CLASSES, MOST_CLIENTS, MOST_BROKEN = 40, 40, 50
@@ -154,7 +155,8 @@ def _facts(looked: Looked) -> list[str]:
 def _series_facts(spec: DatasetSpec, found: Found | None) -> list[str]:
     """Return what is read of a table of numbers."""
     columns = spec.columns or ()
-    lines = [f"taken as: series of {spec.length} steps of {len(columns)} columns"]
+    each = "rows" if spec.length == 1 else f"series of {spec.length} steps"
+    lines = [f"taken as: {each} of {counted(len(columns), 'column')}"]
     lines.append(f"columns: {', '.join(columns)}")
     if found is not None and found.left_out:
         lines.append(f"rows in no window of {spec.window}: {found.left_out}")
@@ -177,8 +179,9 @@ def _class_table(looked: Looked) -> Table:
 def _show_dealt(console: Console, looked: Looked, parted: Dealt) -> None:
     spec = looked.spec
     console.print(
-        f"partition {spec.partition}: {len(parted.names)} clients; how many examples each has, and "
-        "of which classes, in the order above",
+        f"partition {spec.partition}: {counted(len(parted.names), 'client')}; how many examples "
+        f"each has, and of which classes, in the order above ({SHADES[1:]}: up to "
+        f"{parted.counts.max()})",
         highlight=False,
     )
     longest = max(map(len, parted.names[:MOST_CLIENTS]))

@@ -20,6 +20,7 @@ from nestfl.launching.gpus import (
 from nestfl.launching.ray_cluster import cluster
 from server_app.config.saved import run_directory
 from server_app.record.files import require_free
+from server_app.report.amounts import counted
 
 if TYPE_CHECKING:  # not for --help
     from server_app.checking import Checked
@@ -212,11 +213,11 @@ def _clients(config: Config, simulation: Simulation) -> str:
     """Say how many clients there are, and what they train on."""
     if config.engine == "ray":
         device = device_of(config.train.device, simulation.gpus_per_client)
-        return f"{simulation.nodes} simulated clients on {device}"
+        return f"{counted(simulation.nodes, 'simulated client')} on {device}"
     from training.devices import choose_device  # not for --help
 
     device = str(choose_device(config.train.device))
-    return f"{simulation.nodes} clients in this process on {device}"
+    return f"{counted(simulation.nodes, 'client')} in this process on {device}"
 
 
 def _quoted(override: str) -> str:

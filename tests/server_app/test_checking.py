@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from server_app import app as server
 from server_app.checking import check
-from server_app.config.composing import compose
+from server_app.config.composing import ConfigError, compose
+from tests.support.grids import InProcessGrid
 
 SMALL = "fleet=small rounds=1"
 
@@ -17,13 +19,13 @@ def test_what_is_found_is_told() -> None:
     assert check(compose(SMALL)).lines() == [
         "network: resnet20, 9 units, scalefl",
         "level 1: 31,525 parameters, 0.8 M MACs, 437.3 kB to train, 0.116 of the full parameters, "
-        "1 clients",
+        "1 client",
         "level 2: 70,472 parameters, 1.1 M MACs, 914.6 kB to train, 0.259 of the full parameters, "
-        "1 clients",
+        "1 client",
         "level 3: 141,350 parameters, 1.5 M MACs, 1.8 MB to train, 0.519 of the full parameters, "
-        "1 clients",
+        "1 client",
         "level 4: 272,186 parameters, 2.5 M MACs, 3.4 MB to train, 1 of the full parameters, "
-        "1 clients",
+        "1 client",
         "data:    digits, as published, 10 classes, 360 examples to test on",
         "clients: 4, 288 to 289 examples each (iid), 4 a round",
     ]
@@ -38,6 +40,17 @@ def test_as_many_clients_as_there_are_nodes_are_dealt_to() -> None:
     dealt = check(compose(SMALL), nodes=8).examples
     assert len(dealt) == 8
     assert set(dealt) <= {143, 144, 145}  # 1437 in eight, less a tenth and a tenth
+
+
+def test_a_run_that_is_beyond_its_last_round_does_not_go_on(tmp_path: Path) -> None:
+    started = compose(
+        f"{SMALL} rounds=2 engine=local output={tmp_path} name=run dataset.max_train=80"
+    )
+    server.run(InProcessGrid(4), started)
+    for rounds in (2, 3):
+        assert check(compose(f"resume={tmp_path}/run rounds={rounds}")).start is not None
+    with pytest.raises(ConfigError, match="rounds is 1, but the run has come to round 2: expected"):
+        check(compose(f"resume={tmp_path}/run rounds=1"))
 
 
 def test_weights_that_do_not_fit_are_told_of(tmp_path: Path) -> None:

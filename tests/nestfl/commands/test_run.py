@@ -194,6 +194,26 @@ def test_a_path_that_is_not_there_is_told_before_the_run_and_leaves_nothing(
     assert list(changed.temporary.glob("nestfl-*")) == []
 
 
+def test_what_is_wrong_of_paths_is_told_before_anything_large_is_imported(tmp_path: Path) -> None:
+    taken = tmp_path / "taken run"
+    (taken / "checkpoints").mkdir(parents=True)
+    (taken / "checkpoints" / "round-1.safetensors").touch()
+    large = "print([m for m in ('torch', 'flwr', 'hydra', 'ray') if m in sys.modules])"
+    for request, told in {
+        f"Request(run_dir=Path({str(taken)!r}))": f"name, or go on with resume='{taken}'",
+        "Request(['dataset.path=no where'])": "no where does not exist",
+        "Request(resume=Path('nowhere'))": "nowhere is no run directory",
+    }.items():
+        script = (
+            "import sys; from pathlib import Path; from nestfl.launching.request import Request\n"
+            f"try: {request}.check_paths()\nexcept ValueError as error: print(error)\n{large}"
+        )
+        said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        message, imported = said.stdout.splitlines()
+        assert told in message
+        assert imported == "[]"
+
+
 def test_what_was_started_ends_with_its_folders_if_its_starter_is_killed(
     tmp_path: Path,
 ) -> None:
