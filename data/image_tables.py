@@ -10,7 +10,7 @@ from typing import Any
 
 from data.broken import Broken
 from data.cache import Fingerprint
-from data.formats import IMAGE_COLUMNS, encoded_images, first_column, holds_all_images, reading
+from data.formats import reading
 from data.listed import Listed, label_column, of_rows
 from data.named_images import (
     fingerprint_of_named,
@@ -20,6 +20,7 @@ from data.named_images import (
     paths_in,
 )
 from data.own_files import OwnFiles
+from data.parquet import IMAGE_COLUMNS, encoded_images, first_column, holds_all_images
 from data.spec import DatasetSpec
 from data.tables import Rows, read_table_file, schema_of
 

@@ -14,20 +14,17 @@ from data.catalog import DataError, ImageFacts
 from data.examples import Examples
 from data.formats import (
     IMAGE_SUFFIXES,
-    LABEL_COLUMNS,
     UNKNOWN,
     ImageSplit,
     channels_first,
     checked_split,
     decode_images,
-    named_beside,
-    open_parquet,
     opened_npz,
     reading,
-    table_images,
 )
 from data.images import ImageData
 from data.own_inputs import read_own_inputs
+from data.parquet import LABEL_COLUMNS, named_beside, open_parquet, table_images
 from data.series import SeriesData, SeriesSplit
 from data.spec import DatasetSpec, image_facts, series_facts, text_facts
 from data.text_formats import Labelled, Texts, read_text_file

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import LANGUAGE, TEXTS, DataError, LanguageFacts
 from data.docstrings import read_docstrings, versions
-from data.formats import first_column, open_parquet, reading
+from data.formats import reading
 from data.homes import with_home
 from data.language import LanguageSplit
 from data.locate import locate_language
+from data.parquet import first_column, open_parquet
 from data.source import HELD_OUT_SHARE
 from data.spec import WHITESPACE, DatasetSpec
 from data.words import numbered, runs, vocabulary, words_of

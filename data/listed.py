@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data.broken import Broken
 from data.catalog import DataError
-from data.formats import LABEL_COLUMNS
+from data.parquet import LABEL_COLUMNS
 from data.spec import DatasetSpec
 from data.tables import LABEL, Rows
 

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from data.broken import raise_if
 from data.catalog import DataError
-from data.formats import LABEL_COLUMNS, UNKNOWN, opened_npz
+from data.formats import UNKNOWN, opened_npz
 from data.image_tables import images_of
 from data.listed import Listed, columns_of_texts
 from data.own_files import ARCHIVE_SUFFIX
 from data.own_source import labels_of, read_inputs_of
+from data.parquet import LABEL_COLUMNS
 from data.series_listing import array_columns, list_series, list_series_archive
 from data.spec import DatasetSpec
 from data.tables import LABEL, TABLE_SUFFIXES, read_tables

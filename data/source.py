@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import IMAGES, DataError, ImageFacts, PartitionError
-from data.formats import ImageSplit, ImageSplits, checked_split, read_table
+from data.formats import ImageSplit, ImageSplits, checked_split
 from data.homes import with_home
 from data.locate import SplitFiles, locate
 from data.own_source import device_arrays, own_images
+from data.parquet import read_table
 from data.spec import DatasetSpec
 
 HELD_OUT_SHARE = 0.2

@@ -190,6 +190,10 @@ class DatasetSpec:
 
     def _check_series(self) -> None:
         """Raise for what is wrong of a table of numbers, or is given for other data."""
+        if self.name == FOLDER and self.text is not None:
+            raise DataError(
+                f"text is {self.text}, which is for {TABLE}, not for {FOLDER}: expected null"
+            )
         for name in ("columns", "window", "stride", "length"):
             if getattr(self, name) is not None and self.is_own and self.holds != "series":
                 raise DataError(

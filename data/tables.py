@@ -18,7 +18,8 @@ import numpy as np
 
 from data.broken import Broken, raise_if
 from data.catalog import DataError
-from data.formats import open_parquet, parquet_schema, reading
+from data.formats import reading
+from data.parquet import open_parquet, parquet_schema
 from data.written import as_classes, as_names
 
 TABLE_SUFFIXES = (".parquet", ".arrow", ".csv", ".jsonl", ".ndjson", ".json")

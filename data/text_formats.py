@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.catalog import DataError, TextFacts
-from data.formats import UNKNOWN, first_column, open_parquet, reading
+from data.formats import UNKNOWN, reading
+from data.parquet import first_column, open_parquet
 
 TEXT_COLUMNS = ("text", "sentence")
 LABEL_COLUMNS = ("label",)

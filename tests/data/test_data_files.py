@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from data import cache, formats, source
+from data import cache, formats, parquet, source
 from data.catalog import DataError
 from data.clients import client_rows, global_test
 from data.formats import ImageSplit
@@ -187,7 +187,7 @@ def test_a_table_without_images_and_a_cut_idx_file_are_refused(tmp_path: Path) -
     text = tmp_path / "train.parquet"
     datasets.Dataset.from_dict({"sentence": ["a"], "label": [0]}).to_parquet(text)
     with pytest.raises(DataError, match="no column img or image; the columns are: sentence, label"):
-        formats.read_parquet([text], FACTS, "train")
+        parquet.read_parquet([text], FACTS, "train")
     split = random_split(5, "mnist")
     path = write_idx(tmp_path / "idx", split, split)
     images = path / "train-images-idx3-ubyte"

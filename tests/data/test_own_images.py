@@ -340,6 +340,7 @@ def test_other_wrong_folders_are_told_in_a_line(tmp_path: Path) -> None:
         ({"partition": "column"}, "partition is column, but column is null"),
         ({"crop_padding": -1}, "crop_padding is -1: expected 0 to 4096"),
         ({"test_seed": -1}, "test_seed is -1: expected 0 or more"),
+        ({"text": "body"}, "text is body, which is for table, not for folder: expected null"),
     ],
 )
 def test_wrong_settings_are_told(settings: dict[str, object], message: str) -> None:
@@ -356,7 +357,11 @@ def test_what_is_for_data_of_one_s_own_is_refused_for_others() -> None:
         DatasetSpec("table", partition="folders")
 
 
-@pytest.mark.parametrize("content", [b"", b"a text", b"\x89PNG\r\n\x1a\n"])
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+"""What Pillow would hand to Ghostscript, whatever the file is called."""
+
+
+@pytest.mark.parametrize("content", [b"", b"a text", b"\x89PNG\r\n\x1a\n", EPS])
 def test_what_is_no_image_is_told_in_words(tmp_path: Path, content: bytes) -> None:
     write_photos(tmp_path, {"cat": 2, "dog": 2})
     (tmp_path / "cat" / "00.png").write_bytes(content)
