@@ -1,6 +1,16 @@
 """The sliceable networks: `build("resnet56", num_classes=10, slice=Slice(width=0.5))`."""
 
-from models.families import Family, SlicedNetwork, Walk, build, family, names, register
+from models.families import (
+    Family,
+    Features,
+    SlicedNetwork,
+    Walk,
+    build,
+    early_heads,
+    family,
+    names,
+    register,
+)
 from models.slicing import (
     PREFIX,
     Region,
@@ -9,6 +19,7 @@ from models.slicing import (
     SliceMap,
     State,
     Window,
+    declare_chunks,
     declare_parts,
     extract,
     slice_map,
@@ -32,6 +43,7 @@ from models import vit as _vit  # noqa: F401
 __all__ = [
     "PREFIX",
     "Family",
+    "Features",
     "Region",
     "Slice",
     "SliceError",
@@ -42,7 +54,9 @@ __all__ = [
     "Walk",
     "Window",
     "build",
+    "declare_chunks",
     "declare_parts",
+    "early_heads",
     "extract",
     "family",
     "names",

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from models.families import Features, SlicedNetwork, held, register
+from models.families import Features, SlicedNetwork, early_heads, held, register
 from models.options import share_left_out, whole_number
-from models.slicing import Slice, SliceError, declare_parts
+from models.slicing import Slice, SliceError, declare_chunks
 
 if TYPE_CHECKING:
     from transformers import BertConfig
 
 PADDING = 0
 """The token that fills a text up to the length of its batch."""
-UNCUT = ("word_embeddings", "position_embeddings", "token_type_embeddings", "classifier")
+ROWS_OF_OTHERS = ("word_embeddings", "position_embeddings", "token_type_embeddings", "classifier")
 """Layers whose rows are not positions of the residual stream: tokens, places, types, classes."""
 
 
@@ -89,7 +89,7 @@ class Bert(SlicedNetwork):
         self.slice = _checked(slice, architecture)
         dropout = share_left_out("dropout", dropout)
         self.units = architecture.layers
-        self.depth = slice.exits[-1] if slice.exits else self.units
+        self.depth = slice.depth(self.units)
         heads = architecture.heads
         self.config = BertConfig(
             vocab_size=whole_number("vocabulary", vocabulary),
@@ -106,14 +106,12 @@ class Bert(SlicedNetwork):
         self.embeddings = BertEmbeddings(self.config)
         self.encoder = Encoder()
         self.encoder.layer = nn.ModuleDict(dict(self._layers()))
-        self.exits = nn.ModuleDict(
-            {str(unit): Head(self.config, num_classes) for unit in self._early_exits()}
-        )
+        self.exits = early_heads(slice, self.units, lambda _: Head(self.config, num_classes))
         if self.depth == self.units:
             final = Head(self.config, num_classes)
             self.pooler, self.dropout, self.classifier = final.children()
         self.apply(self._initialise)
-        _declare_chunks(self, heads)
+        declare_chunks(self, heads, ROWS_OF_OTHERS)
 
     def enter(self, x: Tensor) -> Features:
         """Return which tokens are attended to, beside what they are."""
@@ -127,10 +125,6 @@ class Bert(SlicedNetwork):
     def unit(self, number: int) -> nn.Module | None:
         return held(self.encoder.layer, number - 1)
 
-    def run_unit(self, number: int, features: Features) -> Features:
-        (attended, x), layer = features, self.unit(number)
-        return features if layer is None else (attended, layer(x, attended))
-
     def final_head(self, x: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.dropout(self.pooler(x)))
         return logits
@@ -142,9 +136,6 @@ class Bert(SlicedNetwork):
         for number in range(self.depth):
             if self.slice.blocks is None or number in self.slice.blocks[0]:
                 yield str(number), BertLayer(self.config)
-
-    def _early_exits(self) -> list[int]:
-        return [unit for unit in self.slice.exits or () if unit != self.units]
 
     def _check_tokens(self, x: Tensor) -> None:
         positions = self.config.max_position_embeddings
@@ -182,15 +173,6 @@ def _checked(slice: Slice, architecture: Architecture) -> Slice:
         if not all(0 <= layer <= last for layer in kept):
             raise SliceError(f"blocks {slice.blocks}: expected one tuple of layers 0 to {last}")
     return slice
-
-
-def _declare_chunks(net: nn.Module, heads: int) -> None:
-    """Say of every axis of positions that it is made of `heads` equal chunks."""
-    for name, module in net.named_modules():
-        for tensor, values in module.named_parameters(recurse=False):
-            for axis, size in enumerate(values.shape):
-                if axis > 0 or name.split(".")[-1] not in UNCUT:
-                    declare_parts(module, tensor, axis, (size // heads,) * heads)
 
 
 for _name, _architecture in {

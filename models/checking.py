@@ -23,6 +23,10 @@ from models.task import Task
 
 BATCH = 4
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
+HALF = 0.5
+"""The width at which those properties are looked at that do not depend on it: it is faster."""
+SHORT = 16
+"""Tokens of texts that are enough to look at what does not depend on their length."""
 SOME_TOKENS = 20
 """Token ids that any vocabulary has."""
 HINTS = {
@@ -43,10 +47,20 @@ def all_exits(task: Task, last: int | None = None) -> Slice:
     return Slice(exits=tuple(range(1, (last or task.units) + 1)))
 
 
+def narrow(task: Task) -> Slice:
+    """Return the slice of half the width with all exits: what holds at one width is seen there."""
+    return replace(all_exits(task), width=HALF)
+
+
 def some_slices(task: Task) -> list[Slice]:
     """Return slices of all widths and of some depths: one unit, half of them, and all."""
     lasts = some_units(task)
     return [replace(all_exits(task, last), width=width) for last in lasts for width in WIDTHS]
+
+
+def with_short_texts(task: Task) -> Task:
+    """Return the task with texts of a few tokens; of other data it is the same."""
+    return replace(task, tokens=min(task.tokens, SHORT))
 
 
 def some_units(task: Task) -> list[int]:
@@ -76,25 +90,26 @@ def check_builds(task: Task) -> None:
 
 def check_names(task: Task) -> None:
     """Find every tensor of every slice in the full network."""
+    full = task.build(all_exits(task), "meta")
     for held in some_slices(task):
-        map_into(task, held)
+        _mapped(full, task.build(held, "meta"), held)
 
 
 def check_masked(task: Task) -> None:
     """Compare slices with the full network whose other channels are zero, through two windows."""
-    inputs = example(task)
-    for width, window in ((0.5, Window()), (0.5, Window("rolling", seed=3)), (0.25, Window())):
-        full = randomised(network_to_load(task, all_exits(task)))
-        part = network_to_load(task, replace(all_exits(task), width=width))
-        map_into(task, replace(all_exits(task), width=width))
+    inputs, state = example(task), randomised(network_to_load(task, all_exits(task))).state_dict()
+    for width, window in ((0.5, Window()), (0.25, Window("rolling", seed=3))):
+        held = replace(all_exits(task), width=width)
+        full, part = network_of(task, all_exits(task), state), network_to_load(task, held)
+        _mapped(full, part, held)
         if (differs := compare_with_masked(full, part, window, inputs)) is not None:
             raise CheckError(f"width {width}, window {window.kind}: {differs}")
 
 
 def check_gradients(task: Task) -> None:
     """Train on all exits at once: every parameter that is sent gets a gradient."""
-    alone = [Slice(exits=(unit,)) for unit in some_units(task)]
-    for held in (all_exits(task), Slice(width=0.5), *alone):
+    alone = [Slice(HALF, exits=(unit,)) for unit in some_units(task)]
+    for held in (all_exits(task), Slice(HALF), *alone):
         net = network_to_load(task, held).train()
         if unused := without_gradient(net, example(task)):
             raise CheckError(
@@ -105,7 +120,7 @@ def check_gradients(task: Task) -> None:
 
 def check_exits(task: Task) -> None:
     """Compare the answers of all exits together with those of each exit alone."""
-    inputs, together = example(task), network_to_load(task, all_exits(task)).eval()
+    inputs, together = example(task), network_to_load(task, narrow(task)).eval()
     heads, early = list(together.exits), [str(unit) for unit in _units(task)[:-1]]
     if heads != early:
         raise CheckError(
@@ -117,19 +132,21 @@ def check_exits(task: Task) -> None:
         answers = together(inputs)
         _check_logits(task, answers, task.units)
         for unit in _units(task):
-            alone = network_of(task, Slice(exits=(unit,)), _part_of(task, together, unit)).eval()
+            held = Slice(HALF, exits=(unit,))
+            where = _mapped(together, task.build(held, "meta"), held)
+            alone = network_of(task, held, extract(together.state_dict(), where)).eval()
             _check_order(unit, alone(inputs)[-1], answers)
 
 
 def check_leaving(task: Task) -> None:
     """Let samples leave at each exit: the others are answered as if nobody had left."""
-    net = freeze(network_to_load(task, all_exits(task)), [example(task)])
+    net = freeze(network_to_load(task, narrow(task)), [example(task)])
     check_walk_of_those_kept(net, example(task))
 
 
 def check_buffers(task: Task) -> None:
     """Train a step: what is in no state dict must not change, since it is not sent."""
-    net = network_to_load(task, Slice(width=0.5)).train()
+    net = network_to_load(task, Slice(HALF)).train()
     before = {name: tensor.detach().clone() for name, tensor in _unsaved(net).items()}
     without_gradient(net, example(task))
     after = _unsaved(net)
@@ -143,7 +160,7 @@ def check_buffers(task: Task) -> None:
 
 def check_state(task: Task) -> None:
     """Load the state into another network: it answers alike, and no tensor has two names."""
-    for held in (all_exits(task), Slice(width=0.5)):
+    for held in (narrow(task), Slice(HALF)):
         net = network_to_load(task, held).eval()
         names: dict[int, str] = {}
         for name, tensor in net.state_dict(keep_vars=True).items():
@@ -164,7 +181,7 @@ def check_state(task: Task) -> None:
 
 def check_determinism(task: Task) -> None:
     """Build the network twice, and ask it twice: nothing differs."""
-    first, second = (network_to_load(task, Slice()).eval() for _ in range(2))
+    first, second = (network_to_load(task, Slice(HALF)).eval() for _ in range(2))
     for name, tensor in first.state_dict().items():
         if not torch.equal(tensor, second.state_dict()[name]):
             raise CheckError(f"{name} differs from one to the next: draw it with torch alone")
@@ -173,9 +190,8 @@ def check_determinism(task: Task) -> None:
             raise CheckError("the same input has two answers: draw nothing but in training")
 
 
-def map_into(task: Task, held: Slice) -> SliceMap:
-    """Return where a slice lies in the full network, or say what to change."""
-    full, part = (task.build(each, "meta") for each in (all_exits(task), held))
+def _mapped(full: SlicedNetwork, part: SlicedNetwork, held: Slice) -> SliceMap:
+    """Return where a slice lies in a larger one, or say what to change."""
     try:
         return slice_map(full, part, bank_of=lambda name: None)
     except SliceError as error:
@@ -235,10 +251,6 @@ def _check_order(unit: int, alone: Tensor, answers: Sequence[Tensor]) -> None:
         f"the exit behind unit {unit} answers otherwise alone than among all exits: what it reads "
         "must not depend on which other exits are held"
     )
-
-
-def _part_of(task: Task, net: SlicedNetwork, unit: int) -> dict[str, Tensor]:
-    return extract(net.state_dict(), map_into(task, Slice(exits=(unit,))))
 
 
 def _unsaved(net: nn.Module) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from models.families import Features, SlicedNetwork, held, register
+from models.families import Features, SlicedNetwork, early_heads, held, register
 from models.inverted_bottlenecks import Conv, SqueezeExcitation, check_first_blocks, conv_norm
 from models.layers import (
     HeadKind,
@@ -109,18 +109,12 @@ class EfficientNet(SlicedNetwork):
         super().__init__()
         check_first_blocks(slice, [kind.blocks for kind in STAGES])
         self.slice, self.norm, self.scaler = slice, choose_norm(norm), scaler
-        self.depth = slice.exits[-1] if slice.exits else len(UNITS)
+        self.depth = slice.depth(len(UNITS))
         stem = self._conv(0)(in_channels, self._width(-1), 3, stride=2)
         self.features = nn.ModuleDict({"0": stem})
         for stage in range(len(STAGES)):
             self.features[str(stage + 1)] = nn.ModuleDict(dict(self._blocks(stage)))
-        self.exits = nn.ModuleDict(
-            {
-                str(unit): self._exit(head, unit, num_classes)
-                for unit in slice.exits or ()
-                if unit != len(UNITS)
-            }
-        )
+        self.exits = early_heads(slice, len(UNITS), partial(self._exit, head, num_classes))
         if self.depth == len(UNITS):
             last = len(STAGES) - 1
             wide = slice.channels(FINAL, last)
@@ -161,7 +155,7 @@ class EfficientNet(SlicedNetwork):
             dropped = DROPPED_BRANCHES * unit / len(UNITS)
             yield str(block), MBConv(self._conv(stage), kind, channels, block > 0, dropped)
 
-    def _exit(self, head: HeadKind, unit: int, num_classes: int) -> nn.Module:
+    def _exit(self, head: HeadKind, num_classes: int, unit: int) -> nn.Module:
         stage, _ = UNITS[unit - 1]
         return exit_head(head, self._width(stage), num_classes, self.norm, self._scaler(stage))
 

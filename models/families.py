@@ -32,6 +32,11 @@ def held(modules: nn.ModuleDict, name: int | str) -> nn.Module | None:
     return modules[str(name)] if str(name) in modules else None  # noqa: SIM401  (it has no `get`)
 
 
+def early_heads(slice: Slice, units: int, head: Callable[[int], nn.Module]) -> nn.ModuleDict:
+    """Return a slice's early exits: the head that is made for each unit, under its number."""
+    return nn.ModuleDict({str(unit): head(unit) for unit in slice.early_exits(units)})
+
+
 class SlicedNetwork(nn.Module):
     """A network of any family: it returns the logits of each exit held, in order.
 
@@ -66,17 +71,21 @@ class SlicedNetwork(nn.Module):
                 features = tuple(going_on(each, kept) for each in features)
 
     def enter(self, x: Tensor) -> Features:
-        """Return what the first unit reads of an input."""
-        raise NotImplementedError
+        """Return what the first unit reads of an input: the input, if nothing comes before it."""
+        return (x,)
 
     def unit(self, number: int) -> nn.Module | None:
         """Return the module of a unit, counted from 1; None where the slice skips it."""
         raise NotImplementedError
 
     def run_unit(self, number: int, features: Features) -> Features:
-        """Return the features behind a unit, of those before it."""
-        unit = self.unit(number)
-        return features if unit is None else (*features[:-1], unit(features[-1]))
+        """Return the features behind a unit, of those before it.
+
+        It gives the last anew. It reads this one first, and the others as they are: what to attend
+        to, for instance.
+        """
+        unit, (*others, x) = self.unit(number), features
+        return features if unit is None else (*others, unit(x, *others))
 
     def has_exit(self, number: int) -> bool:
         """Return whether there is an exit behind a unit."""

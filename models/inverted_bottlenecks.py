@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.candidates import Candidates
-from models.families import Features, SlicedNetwork, held, register
+from models.families import Features, SlicedNetwork, early_heads, held, register
 from models.layers import (
     HeadKind,
     Norm,
@@ -226,8 +226,8 @@ class InvertedBottleneckNet(SlicedNetwork):
         for stage in range(len(architecture.stages)):
             self.features[str(stage + 1)] = nn.ModuleDict(dict(self._blocks(stage)))
         whole = self.units == architecture.units
-        early = [unit for unit in slice.exits or () if not whole or unit != len(self.units)]
-        self.exits = nn.ModuleDict({str(u): self._exit(head, u, num_classes) for u in early})
+        make = partial(self._exit, head, num_classes)
+        self.exits = early_heads(slice, len(architecture.units), make)
         if whole:
             last = len(architecture.stages) - 1
             wide = slice.channels(architecture.final, None)
@@ -280,7 +280,7 @@ class InvertedBottleneckNet(SlicedNetwork):
         small = self.stem == "cifar" and stage < 2
         return 1 if small else self.architecture.stages[stage].stride
 
-    def _exit(self, head: HeadKind, unit: int, num_classes: int) -> nn.Module:
+    def _exit(self, head: HeadKind, num_classes: int, unit: int) -> nn.Module:
         stage, _ = self.units[unit - 1]
         return exit_head(head, self._width(stage), num_classes, self.norm, self._scaler(stage))
 

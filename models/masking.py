@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -37,11 +38,11 @@ def zeros_outside(state: State, slice_map: SliceMap, *names: str) -> dict[str, T
     """Return the full state with the named tensors' entries outside the slice's regions at zero."""
     masked = dict(state)
     for name in names:
-        kept = torch.zeros_like(state[name], dtype=torch.bool).numpy()
-        if name in slice_map.regions:
-            starts, length = slice_map.regions[name].runs
-            for start in starts:
-                kept.reshape(-1)[start : start + length] = True
+        kept, shape = np.array(name in slice_map.regions), state[name].shape
+        for axis, index in enumerate(slice_map.regions[name].axes if kept else ()):
+            of_axis = np.zeros(shape[axis], bool)
+            of_axis[index] = True
+            kept = np.logical_and(kept, of_axis.reshape(-1, *[1] * (len(shape) - axis - 1)))
         masked[name] = torch.where(torch.from_numpy(kept), state[name], 0)
     return masked
 
@@ -56,7 +57,7 @@ def compare_with_masked(
     mapping = slice_map(full, part, window, bank_of=lambda name: None)
     part.load_state_dict(extract(full.state_dict(), mapping))
     floating = [name for name, t in full.state_dict().items() if t.is_floating_point()]
-    full.load_state_dict(zeros_outside(full.state_dict(), mapping, *floating))
+    full.load_state_dict(zeros_outside(full.state_dict(), mapping, *floating), assign=True)
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     expected, found = (_Outputs(net.double().eval(), inputs) for net in (full, part))
     if all(_same(*pair) for pair in zip(found.logits, expected.logits, strict=True)):

@@ -157,7 +157,7 @@ class MSDNet(SlicedNetwork):
     ) -> None:
         super().__init__()
         _check(slice)
-        self.depth = slice.exits[-1] if slice.exits else LAYERS
+        self.depth = slice.depth(LAYERS)
         chosen_norm, scale_by = choose_norm(norm), choose_scaler(scaler, slice.share())
         conv: Conv = partial(ConvNorm, norm=chosen_norm, scale=scale_by)
         head = partial(Head, conv, channels=slice.channels(HEAD), num_classes=num_classes)
@@ -177,7 +177,7 @@ class MSDNet(SlicedNetwork):
                 parts[scale] = grown(layer, scale, before[scale], growth)
                 if halves(layer):
                     parts[scale] = (halved(scale, parts[scale]),)
-            if layer in (slice.exits or ()) and layer != LAYERS:
+            if layer in slice.early_exits(LAYERS):
                 self.exits[str(layer)] = head(parts[-1])
         self.classifier = head(parts[-1]) if self.depth == LAYERS else None
         self.apply(initialise)

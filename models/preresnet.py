@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.candidates import Candidates
-from models.families import Features, SlicedNetwork, held, register
+from models.families import Features, SlicedNetwork, early_heads, held, register
 from models.layers import (
     Conv,
     HeadKind,
@@ -146,10 +146,8 @@ class PreResNet(SlicedNetwork):
         for stage in range(len(architecture.stages)):
             setattr(self, f"layer{stage + 1}", nn.ModuleDict(dict(self._blocks(stage))))
         whole = self.units == architecture.units
-        early = [unit for unit in slice.exits or () if not whole or unit != len(self.units)]
-        self.exits = nn.ModuleDict(
-            {str(unit): self._exit(head, unit, num_classes) for unit in early}
-        )
+        make = partial(self._exit, head, num_classes)
+        self.exits = early_heads(slice, len(architecture.units), make)
         if whole:
             last = len(architecture.stages) - 1
             self.act = self._activation(last)
@@ -195,7 +193,7 @@ class PreResNet(SlicedNetwork):
             elif downsample is not None:
                 yield str(block), SkippedBlock(self._activation(source), downsample)
 
-    def _exit(self, head: HeadKind, unit: int, num_classes: int) -> nn.Module:
+    def _exit(self, head: HeadKind, num_classes: int, unit: int) -> nn.Module:
         stage, _ = self.units[unit - 1]
         width, *later = (self._width(each) for each in range(stage, len(self.architecture.stages)))
         scale, conv = self._scaler(stage), self.architecture.conv

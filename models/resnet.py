@@ -15,7 +15,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.families import Features, SlicedNetwork, held, register
+from models.families import Features, SlicedNetwork, early_heads, held, register
 from models.layers import (
     HeadKind,
     NormKind,
@@ -87,13 +87,12 @@ class ResNet(SlicedNetwork):
         self.architecture, self.slice = architecture, slice
         self.norm, self.scaler, self.shortcut = choose_norm(norm), scaler, shortcut
         self.steps: StepKind = steps
-        self.depth = slice.exits[-1] if slice.exits else architecture.units
+        self.depth = slice.depth(architecture.units)
         self._build_stem(stem, in_channels)
         for stage in range(len(architecture.blocks)):
             setattr(self, f"layer{stage + 1}", nn.ModuleDict(dict(self._blocks(stage))))
-        self.exits = nn.ModuleDict(
-            {str(unit): self._exit(head, unit, num_classes) for unit in self._early_exits()}
-        )
+        make = partial(self._exit, head, num_classes)
+        self.exits = early_heads(slice, architecture.units, make)
         if self.depth == architecture.units:
             last = len(architecture.outputs) - 1
             setattr(self, architecture.classifier, nn.Linear(self._width(last), num_classes))
@@ -157,10 +156,7 @@ class ResNet(SlicedNetwork):
             return PadShortcut(channels, stride)
         return projection(channels, stride, self.norm, self._scaler(stage))
 
-    def _early_exits(self) -> list[int]:
-        return [unit for unit in self.slice.exits or () if unit != self.architecture.units]
-
-    def _exit(self, head: HeadKind, unit: int, num_classes: int) -> nn.Module:
+    def _exit(self, head: HeadKind, num_classes: int, unit: int) -> nn.Module:
         stage, _ = self.architecture.unit(unit)
         width, *later = (self._width(each) for each in range(stage, len(self.architecture.outputs)))
         return exit_head(head, width, num_classes, self.norm, self._scaler(stage), later)

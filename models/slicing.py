@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, get_args
@@ -76,11 +76,19 @@ class Slice:
         kept = math.floor(exact + 1e-6) if self.rounding == "floor" else math.ceil(exact - 1e-6)
         return max(1, kept)
 
+    def depth(self, units: int) -> int:
+        """Return up to which of a network's `units` there is anything: the one of the last exit."""
+        return self.exits[-1] if self.exits else units
+
+    def early_exits(self, units: int) -> list[int]:
+        """Return the exits held besides the full network's own, which follows all `units`."""
+        return [unit for unit in self.exits or () if unit != units]
+
     def kept_units(self, units: int) -> int:
         """Return how many of a network's `units` the slice holds."""
         if self.blocks is not None:
             return sum(map(len, self.blocks))
-        return self.exits[-1] if self.exits else units
+        return self.depth(units)
 
 
 def check_stages(slice: Slice, blocks: Sequence[int]) -> None:
@@ -223,6 +231,18 @@ def declare_parts(
         raise SliceError(f"parts {parts} of {tensor} do not add up to axis {axis}: {length}")
     declared: dict[tuple[str, int], Parts] = module.__dict__.setdefault("axis_parts", {})
     declared[tensor, axis] = parts
+
+
+def declare_chunks(net: nn.Module, chunks: int, rows_of_others: Collection[str]) -> None:
+    """Say that each axis of all of a Transformer's tensors is made of so many equal chunks.
+
+    The rows of layers that have one of these words in their name are no channels: tokens, classes.
+    """
+    for name, module in net.named_modules():
+        for tensor, values in module.named_parameters(recurse=False):
+            for axis, size in enumerate(values.shape):
+                if axis > 0 or not set(name.split(".")) & set(rows_of_others):
+                    declare_parts(module, tensor, axis, (size // chunks,) * chunks)
 
 
 def is_running_statistic(name: str) -> bool:

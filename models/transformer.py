@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.candidates import Candidates
-from models.families import Features, SlicedNetwork, register
+from models.families import Features, SlicedNetwork, early_heads, register
 from models.layers import StepKind, give_step, stepped
 from models.options import share_left_out, whole_number
 from models.slicing import Slice, check_stages
@@ -109,7 +109,7 @@ class Transformer(SlicedNetwork):
         dropout = share_left_out("dropout", dropout)
         self.positions = whole_number("positions", positions)
         self.units = sum(architecture.layers)
-        self.depth = slice.exits[-1] if slice.exits else self.units
+        self.depth = slice.depth(self.units)
         sizes = architecture.sizes(slice, 0)
         self.words = _embedding(num_classes, sizes)
         self.places = _embedding(self.positions, sizes)
@@ -124,8 +124,7 @@ class Transformer(SlicedNetwork):
                     held[str(layer)] = Layer(architecture.sizes(slice, stage), dropout, steps)
                     self.names[unit] = f"layer{stage + 1}.{layer}"
             self.add_module(f"layer{stage + 1}", held)
-        early = [unit for unit in slice.exits or () if unit != self.units]
-        self.exits = nn.ModuleDict({str(unit): Head(sizes, num_classes) for unit in early})
+        self.exits = early_heads(slice, self.units, lambda _: Head(sizes, num_classes))
         if self.depth == self.units:
             self.head = Head(sizes, num_classes)
 

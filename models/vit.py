@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.families import Features, SlicedNetwork, held, register
+from models.families import Features, SlicedNetwork, early_heads, held, register
 from models.layers import StepKind, give_step, stepped
 from models.options import share_left_out, whole_number
 from models.slicing import Slice, SliceError, check_stages, declare_parts
@@ -224,7 +224,7 @@ class ViT(SlicedNetwork):
         sizes = Sizes.of(architecture, slice, heads)
         dropout = share_left_out("dropout", dropout)
         self.image_size, self.units = architecture.image_size, architecture.layers
-        self.depth = slice.exits[-1] if slice.exits else self.units
+        self.depth = slice.depth(self.units)
         self.conv_proj = sizes.gives(patches(in_channels, sizes.dim, architecture.patch))
         self.class_token = nn.Parameter(torch.zeros(1, 1, sizes.dim))
         declare_parts(self, "class_token", 2, sizes.chunks)
@@ -233,8 +233,7 @@ class ViT(SlicedNetwork):
         if not blocks:
             raise SliceError(f"{slice}: expected a block, for the class token reads through them")
         self.encoder = Encoder(architecture.tokens, sizes, dropout, blocks)
-        early = [unit for unit in slice.exits or () if unit != self.units]
-        self.exits = nn.ModuleDict({str(unit): Head(sizes, num_classes) for unit in early})
+        self.exits = early_heads(slice, self.units, lambda _: Head(sizes, num_classes))
         if self.depth == self.units:
             final = Head(sizes, num_classes)
             self.encoder.ln, self.heads = final.ln, nn.ModuleDict({"head": final.head})
