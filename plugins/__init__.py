@@ -8,10 +8,12 @@ under one name; a run's directory keeps a copy of them in its own folder `plugin
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
+import site
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,6 +28,8 @@ PLACE = "NESTFL_PLUGINS"
 """The variable that names the directory where a simulation's processes find those of their run."""
 SHIPPED = (".py", ".yaml")
 """The endings of the files of a plugin; others stay where they are."""
+NO_PARTS = frozenset({"fleet.json", ".launcher.lock", ".record.lock", "pyvenv.cfg"})
+"""Files by which a run's directory, or an environment of Python, is known."""
 
 
 class PluginError(ValueError):
@@ -42,6 +46,9 @@ class Plugin:
     """What it is made of, by the names that the files have in a folder of plugins."""
     offers: dict[tuple[str, str], Callable[[], object]] = field(default_factory=dict)
     """By group and name, such as ("model", "twin"): what takes the offer back."""
+    outside: tuple[str, ...] = ()
+    """Files that it imported and that are neither its own nor installed: nobody sends them along,
+    or knows when they have changed."""
 
     @property
     def conf(self) -> Path | None:
@@ -49,6 +56,8 @@ class Plugin:
         folder = self.path / "conf"
         return folder if folder.is_dir() else None
 
+
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 _LOADED: dict[str, Plugin] = {}
 _loading: list[Plugin] = []
@@ -140,6 +149,12 @@ def files() -> dict[str, bytes]:
     }
 
 
+def is_whole(module: str) -> bool:
+    """Return whether all that a plugin's module is made of is part of the code's hash."""
+    name = module.removeprefix(f"{__name__}.").partition(".")[0]
+    return name in _LOADED and not _LOADED[name].outside
+
+
 def offer(group: str, name: str, take_back: Callable[[], object]) -> None:
     """Note that something was registered, by the plugin that is being loaded if there is one."""
     if _loading:
@@ -206,7 +221,7 @@ def _read(path: Path) -> Plugin:
     if path.is_dir():
         if not (path / "__init__.py").is_file():
             raise PluginError(f"the plugin {path} is no package: expected an __init__.py in it")
-        parts = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        parts = _parts(path)
         named = {file.relative_to(path.parent).as_posix(): file for file in parts}
     elif path.suffix == ".py":
         named = {path.name: path}
@@ -221,6 +236,17 @@ def _read(path: Path) -> Plugin:
             "underscores, no test and no word that nestfl uses itself; rename it, to mine.py say"
         )
     return Plugin(name, path, {n: file.read_bytes() for n, file in named.items() if _is_shipped(n)})
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Return the files of a package, without the runs and environments that lie in it."""
+    found = list[Path]()
+    for place, folders, names in os.walk(folder):
+        if NO_PARTS.intersection(names):
+            folders.clear()
+        else:
+            found += [file for name in names if (file := Path(place, name)).is_file()]
+    return sorted(found)
 
 
 def _is_shipped(name: str) -> bool:
@@ -276,6 +302,7 @@ def _import(plugin: Plugin) -> None:
     made = importlib.util.module_from_spec(spec)
     sys.modules[module] = made
     _LOADED[plugin.name] = plugin
+    before = set(sys.modules)
     try:
         with _being_loaded(plugin):
             spec.loader.exec_module(made)
@@ -289,6 +316,24 @@ def _import(plugin: Plugin) -> None:
             "method (@register_method of strategies.registry)"
         )
     globals()[plugin.name] = made
+    plugin.outside = _outside(plugin, before)
+    if plugin.outside:
+        log.warning(
+            "the plugin %s imports %s, which is not sent along: where clients run elsewhere they "
+            "need it, too, and what is known of its networks is found anew in each run; files of "
+            "its own lie in one folder with it (--plugin FOLDER)",
+            plugin.path,
+            ", ".join(plugin.outside[:3]),
+        )
+
+
+def _outside(plugin: Plugin, before: Collection[str]) -> tuple[str, ...]:
+    """Return the files of modules that came with a plugin, and are nobody's whom all sides have."""
+    installed = map(Path, (sys.prefix, sys.base_prefix, site.getusersitepackages()))
+    homes = [*installed, plugin.path, Path(__file__).parents[1]]
+    new = [module for name, module in sys.modules.items() if name not in before]
+    files = {str(file) for module in new if (file := getattr(module, "__file__", None))}
+    return tuple(sorted(f for f in files if not any(Path(f).is_relative_to(h) for h in homes)))
 
 
 @contextmanager

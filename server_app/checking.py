@@ -13,12 +13,11 @@ import torch
 from rich.filesize import decimal
 
 import plugins
-from data.cache import Arrays, cached_arrays
+from data.cache import Arrays
 from data.clients import examples_of_clients, global_test
 from data.examples import Examples
 from data.texts import TextData
 from models import Task
-from protocol.code import code_hash
 from protocol.reports import Profile
 from server_app.building import strategy_of
 from server_app.config.saved import run_directory
@@ -36,6 +35,7 @@ from strategies.federation import FederationError, named
 from strategies.fleet.coverage import require_full_model
 from strategies.fleet.enrolment import Client
 from strategies.levels.cost import training_memory
+from strategies.levels.kept import kept
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def require_start(config: Config, start: Checkpoint) -> None:
 def check_network(task: Task) -> None:
     """Raise where a plugin's network lacks a property of slicing; look at the same one once."""
     if task.model in plugins.offered("model"):
-        cached_arrays("network", (code_hash(), task), lambda: _properties(task))
+        kept("network", task, None, lambda: _properties(task))
 
 
 def _properties(task: Task) -> Arrays:

@@ -142,7 +142,7 @@ def checks_before_a_run(task: Task) -> list[str]:
 
 
 def findings(
-    task: Task, place_of: Callable[[Exception], str | None], chosen: Iterable[str] = CHECKS
+    task: Task, place_of: Callable[[BaseException], str | None], chosen: Iterable[str] = CHECKS
 ) -> Iterator[Finding]:
     """Yield what each check finds; a network that cannot be built is not looked at further.
 
@@ -163,13 +163,13 @@ def failed(found: Sequence[Finding]) -> bool:
 
 
 def _wrong(
-    check: Callable[[Task], None], task: Task, place_of: Callable[[Exception], str | None]
+    check: Callable[[Task], None], task: Task, place_of: Callable[[BaseException], str | None]
 ) -> str | None:
     try:
         check(task)
     except CheckError as error:
         return str(error)
-    except Exception as error:  # of the network's own code
+    except (Exception, SystemExit) as error:  # of the network's own code
         notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
         place = f" ({found})" if (found := place_of(error)) else ""
         return f"{notes}{type(error).__name__}: {' '.join(str(error).split())}{place}"

@@ -22,7 +22,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if plugins.where_in_plugins(error) is None:
                 raise
             refuse(str(ctx.invoked_subcommand), error)

@@ -14,7 +14,7 @@ FILE = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
 
 
-def refuse(command: str, error: Exception) -> NoReturn:
+def refuse(command: str, error: BaseException) -> NoReturn:
     """Say what is wrong in one line, and end with 2."""
     click.echo(f"nestfl {command}: {plugins.told(error)}", err=True)
     raise SystemExit(2)

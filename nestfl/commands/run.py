@@ -51,13 +51,13 @@ def _on_ray(request: Request, console: Console, errors: Console) -> int | None:
     from nestfl.launching.ray_run import RayRun  # not for --help
 
     check_app(request.app_dir)
-    require_cluster()
     with stop_request() as stop, flower(request) as first:
         answer = first.answer(stop.check)
         if answer.error is not None or answer.choice is None:
             raise ValueError(answer.error)
         if answer.choice.engine != "ray":
             return None
+        require_cluster()
         with run_directory_of(request, answer.choice) as run_dir:
             _say_where(request, answer.choice, run_dir, console)
             code = RayRun(

@@ -45,7 +45,7 @@ class Check(Thread):
     def run(self) -> None:
         try:
             checked, simulation, choice = choose(self._request)
-        except Exception as error:  # of a user's own code, which may raise anything
+        except (Exception, SystemExit) as error:  # of a user's own code, which may raise anything
             write(self._folder, ANSWER, Answer(error=plugins.told(error)))
         else:
             plugins.write(self._folder)  # where clients find them

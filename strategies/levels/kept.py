@@ -7,14 +7,12 @@ from functools import partial
 
 import torch
 
+import plugins
 from data.cache import Arrays, cached_arrays
 from data.catalog import DataError
 from models.families import family, names
 from models.task import Task
 from protocol.code import code_hash
-
-HASHED = ("models", "plugins")
-"""Packages whose networks are part of the code's hash: others may change, and nobody would know."""
 
 
 def kept(kind: str, task: Task, key: object, compute: Callable[[], Arrays]) -> Arrays:
@@ -31,7 +29,10 @@ def kept(kind: str, task: Task, key: object, compute: Callable[[], Arrays]) -> A
 
 
 def _is_hashed(model: str) -> bool:
+    """Return whether a network is part of the code's hash: others change, and nobody would know."""
     made_by = family(model).construct if model in names() else None
     while isinstance(made_by, partial):
         made_by = made_by.func
-    return getattr(made_by, "__module__", "").partition(".")[0] in HASHED
+    module = str(getattr(made_by, "__module__", ""))
+    package = module.partition(".")[0]
+    return package == "models" or (package == "plugins" and plugins.is_whole(module))

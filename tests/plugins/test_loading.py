@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 import plugins
-from models import build, family, names
+from models import Task, build, family, names
 from plugins import PluginError, load
 from protocol.code import code_hash
 from server_app.config.choices import choices
 from server_app.config.composing import ConfigError, compose
+from strategies.levels.kept import kept
 from strategies.registry import method
 from tests.support.own_code import METHOD, NETWORK, changed, saved
 
@@ -191,3 +192,37 @@ def test_an_installed_package_can_be_named() -> None:
     assert load("theirs").name == "their_nets"
     with pytest.raises(PluginError, match=r"the name of an installed one \(theirs\)"):
         load("others")
+
+
+def test_runs_and_environments_in_a_package_are_no_parts_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    saved(folder, NETWORK, "__init__.py")
+    saved(folder / "parts" / "inner", "x = 1\n", "deep.py")
+    for place, mark in (
+        ("runs/a", "fleet.json"),
+        ("runs/b", ".launcher.lock"),
+        ("v", "pyvenv.cfg"),
+    ):
+        saved(folder / place / "plugins", NETWORK, "mine.py")
+        (folder / place / mark).touch()
+        (folder / place / "config.yaml").touch()
+    assert sorted(load(folder).files) == ["mine/__init__.py", "mine/parts/inner/deep.py"]
+
+
+def test_what_comes_from_outside_is_told_and_nothing_is_kept_of_its_networks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    saved(tmp_path / "elsewhere", "K = 40\n", "helper_of_mine.py")
+    outside = load(saved(tmp_path, f"from helper_of_mine import K\n{NETWORK}"))
+    sys.modules.pop("helper_of_mine")
+    assert outside.outside == (str(tmp_path / "elsewhere" / "helper_of_mine.py"),)
+    assert "helper_of_mine.py, which is not sent along" in caplog.text
+    counted: list[int] = []
+    for _ in range(2):
+        kept("test", Task("own"), None, lambda: counted.append(1) or {})  # type: ignore[func-returns-value]
+    assert len(counted) == 2
+    plugins.unload(outside)
+    whole = load(saved(tmp_path, NETWORK))
+    assert whole.outside == ()
+    assert plugins.is_whole("plugins.mine")

@@ -168,6 +168,10 @@ BROKEN = {
         changed(BEGINS, f"{BEGINS}        assert self.left.out_channels > 1, 'narrow'\n"),
         "Slice(width=0.25, exits=(1, 2)): AssertionError: narrow (",
     ),
+    "ends the process in its constructor": (
+        changed(LEFT, f"        raise SystemExit('no way')\n{LEFT}"),
+        "mine.py, line 15: SystemExit: no way",
+    ),
     "raises in its constructor": (
         changed(LEFT, f"        raise TypeError('no\\nway')\n{LEFT}"),
         "mine.py, line 15: TypeError: no way",
