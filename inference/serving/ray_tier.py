@@ -143,10 +143,11 @@ def serve_on_ray(folder: Path, settings: ServeSettings, replicas: Replicas) -> N
             keep_alive_timeout_s=15,
         )
     )
-    serve.run(deployment(folder.resolve(), settings, replicas), name=name, route_prefix="/")
     stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):  # not before: Ray puts its own in their place
+    # Ray has put its own in their place by now, and a node answers before `run` returns.
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
+    serve.run(deployment(folder.resolve(), settings, replicas), name=name, route_prefix="/")
     stopped.wait()
     serve.delete(name)
     if not serve.status().applications:  # nor does anybody else's end with ours
