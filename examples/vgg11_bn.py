@@ -1,7 +1,7 @@
 """VGG-11 with batch norm (Simonyan and Zisserman, 2015), with torchvision's parameter names.
 
-nestfl run --plugin examples/vgg11_bn.py model=vgg11_bn dataset=cifar10 train.lr=0.01 \\
-    model.norm=bn-running model.weights=torchvision:VGG11_BN_Weights.IMAGENET1K_V1
+nestfl run --plugin examples/vgg11_bn.py model=vgg11_bn dataset=cifar10 strategy=scalefl \\
+    train.lr=0.01 model.norm=bn-running model.weights=torchvision:VGG11_BN_Weights.IMAGENET1K_V1
 """
 
 from torch import Tensor, nn

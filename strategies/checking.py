@@ -29,7 +29,7 @@ from models.masking import randomised
 from models.slicing import WindowKind, is_running_statistic
 from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import Update
-from strategies.levels.cost import cost, macs_by_exit
+from strategies.levels.cost import cost, macs_by_exit, price_of
 
 WINDOWS: tuple[WindowKind, ...] = ("prefix", "lower-right", "middle", "random", "rolling")
 """Those that cut a layer's inputs as they cut the outputs that it reads."""
@@ -136,7 +136,7 @@ LARGE = 4_000_000
 
 def checks_before_a_run(task: Task) -> list[str]:
     """Return the checks that a start has the time for."""
-    if cost(task, task.whole).parameters > LARGE:
+    if price_of(task, task.whole, "parameters") > LARGE:  # without a pass, which imports a lot
         return list(WITHOUT_NUMBERS)
     return [name for name in CHECKS if name not in SLOW]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,27 @@ def test_they_train(model: str, strategy: str, tmp_path: Path) -> None:
     assert {n for n in unchanged - learns_nothing if not is_running_statistic(n)} == set()
     if strategy == "scalefl":
         assert [level.slice.exits for level in trained.levels][-1] == (2, 4, 5, units)
+
+
+LEARNING = {
+    "vgg11_bn": "dataset=digits train.lr=0.01 dataset.max_train=400",
+    "distilbert": "dataset=docstrings dataset.max_tokens=16 dataset.max_train=200 "
+    "strategy.cost=macs train.optimizer=adamw train.lr=1e-3",
+}
+
+
+@pytest.mark.parametrize("strategy", ["heterofl", "scalefl"])
+@pytest.mark.parametrize("model", LEARNING)
+def test_they_learn_with_the_settings_that_docs_name(
+    model: str, strategy: str, tmp_path: Path
+) -> None:
+    """At size 8, in levels that the plan finds."""
+    asked = f"model={model} model.size=8 strategy={strategy} {LEARNING[model]} fleet=small rounds=2"
+    config = compose(f"{asked} dataset.max_test=20 report=false output={tmp_path} name=run")
+    server.run(LocalGrid(4), config)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first, last = (json.loads(line)["train"]["loss"] for line in lines)
+    assert last < first
 
 
 def test_a_part_of_a_served_network_has_its_code(tmp_path: Path) -> None:
