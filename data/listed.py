@@ -83,7 +83,7 @@ def of_rows(
     spec: DatasetSpec,
 ) -> Listed:
     """Return the rows of a table with their classes, and the clients that a column names."""
-    labels, without_label = rows.labels(label)
+    labels, without_label = rows.labels(label, spec.classes)
     owners, without_owner = _named_by(rows, column, "dataset.column", "client")
     groups, without_group = _named_by(rows, spec.test_column, "dataset.test_column", "group")
     return Listed(

@@ -84,7 +84,7 @@ def _of_table(file: Path, place: Path, spec: DatasetSpec) -> Listed:
             raise DataError(f"{rows.place(missing)}: no {spec.text}: expected a text")
     columns = [spec.label] if spec.label is not None else LABEL_COLUMNS
     label = next((name for name in columns if name in rows.table.column_names), None)
-    names = [None] * len(rows) if label is None else rows.labels(label)[0]
+    names = [None] * len(rows) if label is None else rows.labels(label, spec.classes)[0]
     return Listed(inputs, names, rows.place)
 
 

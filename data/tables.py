@@ -88,14 +88,17 @@ class Rows:
         names = self.feature(name).get("names")
         return tuple(map(str, names)) if names else None
 
-    def labels(self, name: str) -> tuple[list[str | None], list[Broken]]:
+    def labels(
+        self, name: str, known: Collection[str] | None = None
+    ) -> tuple[list[str | None], list[Broken]]:
         """Return the name of each row's class, and the rows whose class cannot be told.
 
-        A class that is not published is None; so is one that cannot be told.
+        A class that is not published is None; so is one that cannot be told. Those that are known
+        already tell how a CSV is meant.
         """
         names, found, broken = self.class_names(name), list[str | None](), list[Broken]()
         values = self.column(name, "dataset.label").to_pylist()
-        for row, value in enumerate(as_classes(values) if self._is_csv else values):
+        for row, value in enumerate(as_classes(values, known or ()) if self._is_csv else values):
             label = _class_of(value, names)
             if label is None and value != -1:
                 broken.append(Broken(self.place(row), f": {_why(name, value, names)}"))
