@@ -21,8 +21,8 @@ class Listed:
     """Examples as files hold them, row by row."""
 
     inputs: Any
-    """Images, of files or tables, or an array of them; texts; or numbers, of tables [n, columns,
-    length]."""
+    """Images, of files or tables, or an array of them [n, channels, height, width]; texts; or
+    numbers, of tables [n, columns, length]."""
     labels: Sequence[str | None]
     """The names of their classes; None where it is not published, or is broken."""
     place: Callable[[int], str]
