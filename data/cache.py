@@ -20,7 +20,7 @@ Arrays = Mapping[str, NDArray[Any]]
 Fingerprint = list[tuple[str, int, int]]
 """Path, size and time of change of files."""
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 """Part of every key: raise it when what is written for the same input changes."""
 
 

@@ -21,8 +21,8 @@ class Listed:
     """Examples as files hold them, row by row."""
 
     inputs: Any
-    """Images, of files or tables, or an array of them; texts; or numbers, of tables [n, columns,
-    length]."""
+    """Images, of files or tables, or an array of them [n, channels, height, width]; texts; or
+    numbers, of tables [n, columns, length]."""
     labels: Sequence[str | None]
     """The names of their classes; None where it is not published, or is broken."""
     place: Callable[[int], str]
@@ -83,7 +83,7 @@ def of_rows(
     spec: DatasetSpec,
 ) -> Listed:
     """Return the rows of a table with their classes, and the clients that a column names."""
-    labels, without_label = rows.labels(label)
+    labels, without_label = rows.labels(label, spec.classes)
     owners, without_owner = _named_by(rows, column, "dataset.column", "client")
     groups, without_group = _named_by(rows, spec.test_column, "dataset.test_column", "group")
     return Listed(

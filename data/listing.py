@@ -16,6 +16,7 @@ from data.homes import with_home
 from data.image_tables import image_column, list_images
 from data.listed import Listed, columns_of_texts, label_column, of_rows
 from data.own_files import OwnFiles, image_files, number_files, table_files
+from data.resize import channels_first_of_any
 from data.series_listing import array_columns, list_series, list_series_archive
 from data.spec import FOLDER, TABLE, DatasetSpec
 from data.tables import Rows, read_tables, schema_of
@@ -144,6 +145,8 @@ def _archive(
             raise DataError(f"{len(images)} examples and {len(labels)} labels: expected one each")
         if labels.dtype.kind not in "iubU":
             raise DataError(f"labels of type {labels.dtype}: expected whole numbers or texts")
+        if spec.holds == "images":
+            images = channels_first_of_any(images)
         names = [str(label).strip() for label in labels.tolist()]
         told = (archive, ending, len(names))
         columns = array_columns(archive, spec, images)

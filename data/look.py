@@ -22,13 +22,14 @@ from data.listed import Listed
 from data.listing import own_files
 from data.own_files import OwnFiles
 from data.own_source import own_arrays, reading_of, training_list
-from data.resize import channels_first_of_any
 from data.spec import DatasetSpec
 from data.tables import LABEL, ordered
 
 DIGITS = 6
 """That means and deviations are kept with."""
 IMAGES_AT_A_TIME = 1024
+TOLD_BY = {"images": "a folder each", "archive": "told by y", "tables": "told by dataset.label"}
+"""What says the class of an example, in each kind of files."""
 
 Size = tuple[int, int]
 """The width and the height of an image."""
@@ -77,7 +78,7 @@ def completed(spec: DatasetSpec) -> DatasetSpec:
 
 def _look(files: OwnFiles, spec: DatasetSpec) -> Arrays:
     train = training_list(files, spec)
-    found = {"classes": np.array(classes_of(train, spec))}
+    found = {"classes": np.array(classes_of(train, files, spec))}
     if spec.holds == "series":
         length = np.array(train.inputs.shape[2])
         return found | {"columns": np.array(train.columns), "length": length}
@@ -86,14 +87,14 @@ def _look(files: OwnFiles, spec: DatasetSpec) -> Arrays:
     return found | {"shape": np.array(_shape(train, spec))}
 
 
-def classes_of(train: Listed, spec: DatasetSpec) -> tuple[str, ...]:
+def classes_of(train: Listed, files: OwnFiles, spec: DatasetSpec) -> tuple[str, ...]:
     """Return the classes in order: as the spec or the files say, else those that there are."""
     said = spec.classes or train.names
     classes = said or ordered(label for label in train.labels if label is not None)
     if len(classes) < 2:
         raise DataError(
-            f"{len(train)} examples of one class ({', '.join(classes)}): expected at least 2 "
-            f"classes, {'a folder each' if spec.holds == 'images' else 'told by dataset.label'}"
+            f"{files.path}: {len(train)} examples of one class ({', '.join(classes)}): expected at "
+            f"least 2 classes, {TOLD_BY[files.kind]}"
         )
     return classes
 
@@ -124,7 +125,7 @@ def look_at(images: Listed) -> Seen:
     """Return the sizes and channels of images, and which of them cannot be opened."""
     inputs, seen = images.inputs, Seen(Counter(), {}, 0)
     if isinstance(inputs, np.ndarray):
-        count, channels, height, width = channels_first_of_any(inputs).shape
+        count, channels, height, width = inputs.shape
         size = width, height
         return Seen(Counter({size: count}), {size: images.place(0)}, count * (channels == 1))
     grey = 0

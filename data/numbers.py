@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from data.broken import Broken
 from data.catalog import DataError
 from data.tables import Rows
+from data.written import NUMBER
 
-NUMBER = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
-"""A text that is a number."""
+A_NUMBER = rf"^\s*{NUMBER.pattern}\s*$"
+"""A text that is a number, maybe between spaces."""
 INDICES = ("", "Unnamed: 0", "__index_level_0__")
 """What pandas calls the numbers of rows, which it writes beside the columns of a table."""
 
@@ -78,7 +79,7 @@ def _holds_numbers(column: Any) -> bool:
         return True
     if not _is_text(column):
         return False
-    numbers = pc.sum(pc.match_substring_regex(column, NUMBER)).as_py() or 0
+    numbers = pc.sum(pc.match_substring_regex(column, A_NUMBER)).as_py() or 0
     return bool(2 * numbers > len(column) - column.null_count)
 
 
@@ -88,7 +89,7 @@ def _as_numbers(column: Any) -> NDArray[np.float32]:
     import pyarrow.compute as pc
 
     if _is_text(column):
-        is_number = pc.match_substring_regex(column, NUMBER)
+        is_number = pc.match_substring_regex(column, A_NUMBER)
         column = pc.utf8_trim_whitespace(pc.if_else(is_number, column, None))
     try:
         column = column.cast(pa.float64(), safe=False)

@@ -20,6 +20,7 @@ from data.listed import Listed, columns_of_texts
 from data.own_files import ARCHIVE_SUFFIX
 from data.own_source import labels_of, read_inputs_of
 from data.parquet import LABEL_COLUMNS
+from data.resize import channels_first_of_any
 from data.series_listing import array_columns, list_series, list_series_archive
 from data.spec import DatasetSpec
 from data.tables import LABEL, TABLE_SUFFIXES, read_tables
@@ -68,6 +69,8 @@ def _of_archive(file: Path, spec: DatasetSpec) -> Listed:
             raise DataError(f"{file} holds {', '.join(archive.files)}: expected x, and maybe y")
         images, labels = archive[f"x{ending}"], archive.get(f"y{ending}")
         columns = array_columns(archive, spec, images)
+        if spec.holds == "images":
+            images = channels_first_of_any(images)
     names = [None] * len(images) if labels is None else list(map(str, labels.reshape(-1).tolist()))
     return Listed(images, names, lambda row: f"{file}, row {row}", columns=columns)
 
@@ -84,7 +87,7 @@ def _of_table(file: Path, place: Path, spec: DatasetSpec) -> Listed:
             raise DataError(f"{rows.place(missing)}: no {spec.text}: expected a text")
     columns = [spec.label] if spec.label is not None else LABEL_COLUMNS
     label = next((name for name in columns if name in rows.table.column_names), None)
-    names = [None] * len(rows) if label is None else rows.labels(label)[0]
+    names = [None] * len(rows) if label is None else rows.labels(label, spec.classes)[0]
     return Listed(inputs, names, rows.place)
 
 

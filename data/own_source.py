@@ -30,7 +30,7 @@ from data.image_tables import fingerprint_of_own
 from data.listed import Listed
 from data.listing import Purpose, listed, own_files
 from data.own_files import OwnFiles
-from data.resize import channels_first_of_any, fitted_array
+from data.resize import fitted_array
 from data.series import SeriesSplit, SeriesSplits
 from data.spec import DatasetSpec
 from data.texts import TextSplit, TextSplits
@@ -234,7 +234,7 @@ def read_inputs_of(examples: Listed, spec: DatasetSpec) -> NDArray[Any]:
     if not isinstance(facts, ImageFacts):
         return encode(inputs, spec.tokenizer, spec.max_tokens)
     if isinstance(inputs, np.ndarray):
-        return fitted_array(channels_first_of_any(inputs), facts)
+        return fitted_array(inputs, facts)
     images = decode_images(inputs, len(examples), facts, examples.place)
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
@@ -286,8 +286,8 @@ def held_out_of_each(
         rows = rng.permutation(np.flatnonzero(labels == label))
         if len(rows) == 1:
             raise DataError(
-                f"class {name!r} has one example: expected at least 2, to train and to test on; "
-                "add some, or give files for the test"
+                f"{spec.path}: class {name!r} has one example: expected at least 2, to train and "
+                "to test on; add some, or give files for the test"
             )
         to_test.append(rows[: min(max(1, round(share * len(rows))), len(rows) - 1)])
     test = np.sort(np.concatenate(to_test))

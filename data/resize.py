@@ -49,12 +49,13 @@ def channels_first_of_any(images: NDArray[Any]) -> NDArray[np.uint8]:
     """Return an array of images as [n, channels, height, width], whichever way it has them."""
     if images.dtype != np.uint8:
         raise DataError(f"images of type {images.dtype}: expected uint8, 0 to 255")
-    if images.ndim == 3:
-        return images[:, None]
-    if images.ndim == 4 and images.shape[3] in (1, 3):
-        return images.transpose(0, 3, 1, 2)
-    if images.ndim == 4 and images.shape[1] in (1, 3):
-        return images
+    if 0 not in images.shape[1:]:
+        if images.ndim == 3:
+            return images[:, None]
+        if images.ndim == 4 and images.shape[3] in (1, 3):
+            return images.transpose(0, 3, 1, 2)
+        if images.ndim == 4 and images.shape[1] in (1, 3):
+            return images
     raise DataError(
         f"images of shape {images.shape[1:]}: expected height x width, or with 1 or 3 channels "
         "behind or before them"

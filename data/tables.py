@@ -1,13 +1,15 @@
 """Tables of one's own: CSV, parquet, JSON lines, and what `datasets` saves, as Arrow tables.
 
 `read_tables(files)` joins files into one table that still knows the file and the row of each of its
-rows. Rows are counted as an editor or the format does: lines of CSV and JSON from 1.
+rows. They are counted as the format does: lines of JSON from 1, as an editor has them; rows of
+a CSV from 1 with its header, where a text of several lines is in one row and an empty line is none.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +27,7 @@ from data.written import as_classes, as_names
 TABLE_SUFFIXES = (".parquet", ".arrow", ".csv", ".jsonl", ".ndjson", ".json")
 """Of files that hold tables; where a folder has several kinds, the first of these is taken."""
 FIRST_ROWS = {".csv": 2, ".jsonl": 1, ".ndjson": 1, ".json": 1}
-"""The number of the first row, which is that of its line; that of other files is 0."""
+"""The number of the first row, behind the header of a CSV; that of other files is 0."""
 LABEL = "label"
 """The column of the classes where no other is named."""
 
@@ -79,23 +81,26 @@ class Rows:
         metadata = (self.table.schema.metadata or {}).get(b"huggingface", b"{}")
         try:
             found = json.loads(metadata)["info"]["features"][name]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
     def class_names(self, name: str) -> tuple[str, ...] | None:
         """Return the names of a column's classes, where the file tells them."""
         names = self.feature(name).get("names")
-        return tuple(map(str, names)) if names else None
+        return tuple(map(str, names)) if names and isinstance(names, list) else None
 
-    def labels(self, name: str) -> tuple[list[str | None], list[Broken]]:
+    def labels(
+        self, name: str, known: Collection[str] | None = None
+    ) -> tuple[list[str | None], list[Broken]]:
         """Return the name of each row's class, and the rows whose class cannot be told.
 
-        A class that is not published is None; so is one that cannot be told.
+        A class that is not published is None; so is one that cannot be told. Those that are known
+        already tell how a CSV is meant.
         """
         names, found, broken = self.class_names(name), list[str | None](), list[Broken]()
         values = self.column(name, "dataset.label").to_pylist()
-        for row, value in enumerate(as_classes(values) if self._is_csv else values):
+        for row, value in enumerate(as_classes(values, known or ()) if self._is_csv else values):
             label = _class_of(value, names)
             if label is None and value != -1:
                 broken.append(Broken(self.place(row), f": {_why(name, value, names)}"))
@@ -158,16 +163,32 @@ def read_table_file(file: Path, texts: Collection[str] = ()) -> Any:
     """Read one file as an Arrow table."""
     suffix = file.suffix.lower()
     if suffix == ".parquet":
+        _check_names(file, parquet_schema(file))
         return open_parquet(file)
     if suffix == ".arrow":
-        return _read_arrow(file)
-    return _read_csv(file, texts) if suffix == ".csv" else _read_json_lines(file)
+        table = _read_arrow(file)
+    else:
+        table = _read_csv(file, texts) if suffix == ".csv" else _read_json_lines(file)
+    _check_names(file, table.schema)
+    return table
 
 
 def schema_of(file: Path) -> Any:
     """Return the columns of a file and what it says of them; parquet is not read for that."""
-    is_parquet = file.suffix.lower() == ".parquet"
-    return parquet_schema(file) if is_parquet else read_table_file(file).schema
+    if file.suffix.lower() != ".parquet":
+        return read_table_file(file).schema
+    schema = parquet_schema(file)
+    _check_names(file, schema)
+    return schema
+
+
+def _check_names(file: Path, schema: Any) -> None:
+    """Raise where several columns of a file have one name."""
+    several = [repr(name) for name, count in Counter(schema.names).items() if count > 1]
+    if several:
+        raise DataError(
+            f"{file}: more than one column has the name {', '.join(several)}: expected each once"
+        )
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
@@ -219,6 +240,7 @@ def _read_csv(file: Path, texts: Collection[str]) -> Any:
         return "skip"
 
     with reading(file):
+        _check_header(file)
         table = pyarrow.csv.read_csv(
             file,
             # In one thread, else it loses count of the rows.
@@ -232,6 +254,18 @@ def _read_csv(file: Path, texts: Collection[str]) -> Any:
         )
         raise_if(broken)
         return table
+
+
+def _check_header(file: Path) -> None:
+    """Raise where the first line of a CSV is of another encoding, which Arrow does not look at."""
+    with file.open("rb") as content:
+        header = content.readline()
+    try:
+        told = "\0" not in header.decode("utf-8")
+    except UnicodeDecodeError:
+        told = False
+    if not told:
+        raise DataError(f"{file}: its first line is no text in UTF-8: expected a header that is")
 
 
 def _read_json_lines(file: Path) -> Any:
@@ -256,7 +290,7 @@ def _json_object(line: str) -> dict[str, Any] | str:
     """Return the object of a line, or what is wrong with it."""
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # of brackets in brackets
         return f"no JSON ({error}): expected an object on each line"
     if isinstance(row, dict):
         return {str(name): value for name, value in row.items()}

@@ -7,8 +7,10 @@ number that is missing.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from decimal import Decimal
 
 MISSING = frozenset(
     {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"}
@@ -23,24 +25,40 @@ Written = Sequence[str | None]
 
 
 def as_names(values: Written) -> list[str | None]:
-    """Return the names in a column of texts: as written, None where one is missing."""
+    """Return the names in a column of texts: as written, None where one is missing.
+
+    Among numbers alone, one that is whole as `1.0` is has the name of the whole number.
+    """
     found = [None if value is None else value.strip() for value in values]
     if all(value is None or value in MISSING or NUMBER.fullmatch(value) for value in found):
-        return [None if value in MISSING else value for value in found]
+        return [None if value is None or value in MISSING else _number(value) for value in found]
     return [value or None for value in found]
 
 
-def as_classes(values: Written) -> list[str | float | None]:
-    """Return the classes in a column of texts; one of numbers has whole ones, and broken ones."""
-    found = as_names(values)
-    there = {value for value in found if value is not None}
-    if there and all(NUMBER.fullmatch(value) for value in there):
-        return [None if value is None else _number(value) for value in found]
-    if there and all(value.lower() in TRUTHS or value in MISSING for value in there):
-        return [TRUTHS.get((value or "").lower()) for value in found]
-    return list(found)
+def as_classes(values: Written, known: Collection[str] = ()) -> list[str | float | None]:
+    """Return the classes in a column of texts; one of numbers has whole ones, and broken ones.
+
+    What is written as one of the `known` classes is that class: `NA` may be one, though a column
+    of it alone has none that it could tell by itself.
+    """
+    told = _told(as_names(values))
+    written = [None if value is None else value.strip() for value in values]
+    return [text if text in known else value for text, value in zip(written, told, strict=True)]
 
 
-def _number(text: str) -> str | float:
-    """Return a whole number as it is written; a float of a whole value becomes one."""
-    return text if WHOLE.fullmatch(text) else float(text)
+def _told(names: list[str | None]) -> list[str | float | None]:
+    """Return the classes that names tell by themselves."""
+    there = {name for name in names if name is not None}
+    if there and all(NUMBER.fullmatch(name) for name in there):
+        return [name if name is None or WHOLE.fullmatch(name) else float(name) for name in names]
+    if there and all(name.lower() in TRUTHS or name in MISSING for name in there):
+        return [TRUTHS.get((name or "").lower()) for name in names]
+    return list(names)
+
+
+def _number(text: str) -> str:
+    """Return a number as it is written, but for a whole one with a point: that is `1`."""
+    if WHOLE.fullmatch(text) or not math.isfinite(float(text)):
+        return text
+    number = Decimal(text)
+    return str(int(number)) if number == number.to_integral_value() else text

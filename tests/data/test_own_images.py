@@ -7,6 +7,7 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -300,6 +301,31 @@ def test_several_corrupt_images_are_counted(tmp_path: Path) -> None:
         DataError, match=r"dog/00\.png cannot .*; and 2 more, which `nestfl data` l"
     ):
         photos(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.zeros((6, 8, 8, 5), np.uint8), [0, 1] * 3, r"images of shape \(8, 8, 5\): expected h"),
+        (np.zeros((6, 0, 0), np.uint8), [0, 1] * 3, r"images of shape \(0, 0\): expected height"),
+        (np.zeros((6, 8, 8)), [0, 1] * 3, "images of type float64: expected uint8"),
+        (np.zeros((6, 8, 8), np.uint8), [-1] * 6, r"6 examples of one class \(-1\): .*told by y"),
+        (np.zeros((6, 8, 8), np.uint8), [5] + [1] * 5, "class '5' has one example: expected"),
+    ],
+)
+def test_an_archive_with_wrong_arrays_is_named(
+    x: NDArray[Any], y: list[int], message: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    with pytest.raises(DataError, match=rf"a\.npz: {message}"):
+        photos(tmp_path / "a.npz")
+
+
+def test_an_archive_to_answer_for_with_wrong_arrays_is_named(tmp_path: Path) -> None:
+    spec = photos(write_photos(tmp_path / "photos", TWO_EACH))
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 8, 8, 5), np.uint8))
+    with pytest.raises(DataError, match=r"a\.npz: images of shape \(8, 8, 5\): expected height"):
+        read_inputs(tmp_path / "a.npz", spec)
 
 
 def test_other_wrong_folders_are_told_in_a_line(tmp_path: Path) -> None:

@@ -198,6 +198,52 @@ def test_rows_that_cannot_be_read_are_told_with_their_line(tmp_path: Path) -> No
         table(tmp_path / "a.jsonl")
 
 
+def test_columns_of_one_name_are_told(tmp_path: Path) -> None:
+    for header, name in (("body,stars,stars", "stars"), ("body,stars,,", "")):
+        cells = ",1" * header.count(",")
+        (tmp_path / "a.csv").write_text(f"{header}\nw{cells}\n")
+        with pytest.raises(DataError, match=rf"a\.csv: more than one column has the name '{name}'"):
+            table(tmp_path / "a.csv")
+    column = pa.array([1, 2])
+    pq.write_table(
+        pa.Table.from_arrays([column] * 3, names=["x", "x", "stars"]), tmp_path / "a.parquet"
+    )
+    with pytest.raises(DataError, match=r"a\.parquet: more than one column has the name 'x': exp"):
+        table(tmp_path / "a.parquet", text=None)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1"])
+def test_a_csv_of_another_encoding_is_told(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.csv").write_text("body,stars,übrig\nw,1,2\nv,2,1\n", encoding=encoding)
+    with pytest.raises(DataError, match=r"a\.csv: its first line is no text in UTF-8"):
+        table(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("body,stars\nw,ä\nv,b\n", encoding="latin-1")
+    with pytest.raises(DataError, match=r"b\.csv cannot be read: .*invalid UTF8 data"):
+        table(tmp_path / "b.csv")
+
+
+def test_brackets_in_brackets_are_told_with_their_line(tmp_path: Path) -> None:
+    fine = '{"body": "fine", "stars": 1}\n'
+    (tmp_path / "a.jsonl").write_text(f"{fine}{'[' * 100_000}\n")
+    with pytest.raises(DataError, match=r"a\.jsonl, row 2: no JSON .*: expected an object on each"):
+        table(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    "notes", ["[" * 100_000, '{"info": {"features": {"stars": {"names": 5}}}}']
+)
+def test_notes_in_a_file_that_say_nothing_are_passed_over(tmp_path: Path, notes: str) -> None:
+    rows = pa.Table.from_pylist(reviews(9)).replace_schema_metadata({"huggingface": notes})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    assert table(tmp_path / "a.parquet").classes == ("1", "2", "3")
+
+
+def test_a_text_of_several_lines_is_in_one_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('body,stars\n"two\nlines",1\n\nfine,2\nwithout,\n')
+    with pytest.raises(DataError, match=r"a\.csv, row 4: no stars: expected a class"):
+        table(tmp_path / "a.csv")
+
+
 def test_a_label_out_of_range_of_the_file_s_own_classes_is_told(tmp_path: Path) -> None:
     features = datasets.Features(
         {"body": datasets.Value("string"), "stars": datasets.ClassLabel(names=["bad", "good"])}

@@ -15,7 +15,7 @@ from data.look import completed
 from data.natural import client_names
 from data.spec import DatasetSpec
 from data.tables import read_tables
-from data.written import as_classes
+from data.written import as_classes, as_names
 from tests.support.own_files import table
 
 
@@ -85,6 +85,43 @@ def test_clients_are_called_what_is_written(tmp_path: Path) -> None:
     users[4] = "NA"
     with pytest.raises(DataError, match=r"u\.csv, row 6: no user: expected the name of a client"):
         table(write_csv(tmp_path / "u.csv", labels, users), **settings)
+
+
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [
+        (["1", "1.0", "01"], ["1", "1", "01"]),
+        (["1e+16", "10000000000000000"], ["10000000000000000"] * 2),
+        (["12345678901234567.0", "-0.0", "1.5"], ["12345678901234567", "0", "1.5"]),
+        (["1e400", "1."], ["1e400", "1"]),
+        (["1.0", "x"], ["1.0", "x"]),
+    ],
+)
+def test_a_whole_number_with_a_point_is_that_number(written: list[str], names: list[str]) -> None:
+    assert as_names(written) == names
+
+
+def test_people_are_the_same_in_a_file_whose_numbers_have_a_point(tmp_path: Path) -> None:
+    """As pandas writes whole numbers of which some were missing."""
+    labels, users = ["a", "b"] * 12, [user for user in "123" for _ in range(8)]
+    write_csv(tmp_path / "a.csv", labels, users)
+    write_csv(tmp_path / "b.csv", labels, [f"{user}.0" for user in users])
+    settings = {"partition": "column", "column": "user", "clients": 3}
+    assert sorted(client_names(table(tmp_path, **settings))) == ["1", "2", "3"]
+    splits = splits_of(table(tmp_path, test_column="user", test_share=0.34))
+    assert (len(splits.train.labels), len(splits.test.labels)) == (32, 16)
+
+
+def test_a_class_that_is_known_is_read_as_it_is_written(tmp_path: Path) -> None:
+    """A file of a device's may have that class alone, which would be read otherwise there."""
+    write_csv(tmp_path / "regions.csv", ["NA", "EU"] * 6)
+    spec = table(tmp_path / "regions.csv", validation=0.0, test=0.0)
+    assert spec.classes == ("EU", "NA")
+    own = write_csv(tmp_path / "own.csv", ["NA"] * 4)
+    assert device_data(own, spec).train.labels.tolist() == [1] * 4
+    assert read_inputs(own, spec).data.labels.tolist() == [1] * 4
+    assert as_classes(["1.0", "2.0"], ("1.0", "beta")) == ["1.0", "2"]
+    assert as_classes(["NA", "1.0"], ("1", "2")) == [None, "1"]
 
 
 def test_numbers_and_texts_of_json_lines_are_the_same_class_or_are_told(tmp_path: Path) -> None:
