@@ -18,6 +18,7 @@ from data import own_source, source
 from data.broken import BrokenFilesError
 from data.catalog import DataError
 from data.clients import splits_of
+from data.digest import digest_of
 from data.inputs import read_inputs
 from data.overview import found_in
 from data.source import load
@@ -118,6 +119,22 @@ def test_what_to_answer_for_is_read_by_the_same_rule(folder: Path, write: Write)
     for path, says in (("../secret.png", "is outside of"), ("none.png", "is no file")):
         with pytest.raises(DataError, match=rf"images\.\w+, row \d names {path}, .*{says}"):
             read_inputs(write(folder, [INSIDE[0], path]), spec)
+
+
+@pytest.mark.parametrize("path", ["none.png", "/dev/zero", "../../secret.png", "pipe.png"])
+def test_a_table_that_is_not_read_may_name_anything(folder: Path, path: str) -> None:
+    """Beside a table for the test nobody reads one for validation; what tells data apart is told."""
+    for part in ("train", "test", "validation"):
+        (folder / part).mkdir()
+        write_texts(folder / part, [f"../{name}" for name in INSIDE])
+    os.mkfifo(folder / "validation" / "pipe.png")
+    write_texts(folder / "validation", [path, path])
+    before = digest_of(photos(folder))
+    write_photo(folder.parent / "secret.png", (7,))
+    assert digest_of(photos(folder)) == before
+    write_photo(folder / INSIDE[0], (7,))
+    own_source._arrays.cache_clear()  # another process
+    assert digest_of(photos(folder)).content != before.content
 
 
 def test_tables_of_the_catalogue_go_by_it_too(tmp_path: Path) -> None:
