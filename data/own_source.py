@@ -103,7 +103,7 @@ def own_arrays(spec: DatasetSpec) -> Arrays:
 
 def device_arrays(spec: DatasetSpec, path: str) -> Arrays:
     """Return all training examples in a device's own files: `inputs` and `labels`."""
-    plain = replace(reading_of(spec), path=path, column=None, test_column=None)
+    plain = replace(all_of(reading_of(spec)), path=path, column=None, test_column=None)
     return _device_arrays(plain, cache_dir())
 
 
@@ -111,6 +111,11 @@ def reading_of(spec: DatasetSpec) -> DatasetSpec:
     """Return the spec as far as what is read depends on it: pixels are normalised later."""
     channels = len(spec.columns or ()) if spec.holds == "series" else spec.channels or 0
     return replace(spec.undealt(), mean=(0.0,) * channels, std=(1.0,) * channels)
+
+
+def all_of(spec: DatasetSpec) -> DatasetSpec:
+    """Return the spec of all examples, whichever of them are held out for the test."""
+    return replace(spec, test_share=None, test_seed=None)
 
 
 @lru_cache(maxsize=4)
