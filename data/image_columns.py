@@ -28,4 +28,4 @@ def may_hold_images(file: Path) -> bool:
     except DataError:
         return False
     texts = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return texts or pa.types.is_struct(kind) or pa.types.is_binary(kind)
+    return bool(texts or pa.types.is_struct(kind) or pa.types.is_binary(kind))
