@@ -9,14 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from data.cache import cached_arrays
 from data.catalog import DataError
+from data.formats import reading
 from data.image_tables import fingerprint_of_own, named_by
 from data.listing import own_files
+from data.named_images import folder_of, named_image
+from data.own_files import OwnFiles
 from data.own_source import TEST_SHARE, own_arrays, reading_of
 from data.spec import DatasetSpec
 
@@ -38,9 +42,9 @@ def digest_of(spec: DatasetSpec) -> Digest:
     def read() -> dict[str, np.ndarray]:
         held_out = [spec.test_share or TEST_SHARE, spec.test_seed or 0, spec.test_column]
         whole = hashlib.sha256(json.dumps(held_out).encode())
-        for part in (files.train, files.test, files.validation, named_by(files, spec)):
+        for part in (files.train, files.test, files.validation, _named_by(files, spec)):
             for file in part:
-                with file.open("rb") as content:
+                with reading(file), file.open("rb") as content:
                     whole.update(hashlib.file_digest(content, "sha256").digest())
             whole.update(b"end of a part")
         for name in ("train-labels", "test-labels", "train-owners", "train-places"):
@@ -49,6 +53,17 @@ def digest_of(spec: DatasetSpec) -> Digest:
 
     content = str(cached_arrays("digest", key, read)["content"])
     return Digest(len(arrays["train-labels"]), len(arrays["test-labels"]), content)
+
+
+def _named_by(files: OwnFiles, spec: DatasetSpec) -> list[Path]:
+    """Return the images that tables name, without those that are not to be opened.
+
+    Tables that a run finds but does not read, such as one for validation beside one for the test,
+    may name what is missing, or elsewhere.
+    """
+    root = folder_of(files.path)
+    named = (named_image(str(file), file, root) for file in named_by(files, spec))
+    return [file for file in named if isinstance(file, Path)]
 
 
 def require_same(spec: DatasetSpec, before: Digest) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from data.broken import Broken
 from data.cache import Fingerprint
-from data.formats import reading
+from data.image_columns import image_column
 from data.listed import Listed, label_column, of_rows
 from data.named_images import (
     fingerprint_of_named,
@@ -20,7 +20,7 @@ from data.named_images import (
     paths_in,
 )
 from data.own_files import OwnFiles
-from data.parquet import IMAGE_COLUMNS, encoded_images, first_column, holds_all_images
+from data.parquet import encoded_images, holds_all_images
 from data.spec import DatasetSpec
 from data.tables import Rows, read_table_file, schema_of
 
@@ -39,14 +39,6 @@ class TableImages:
 
     def _named(self, row: int, text: str) -> Path | str:
         return named_image(text, self.rows.file_of(row), self.root)
-
-
-def image_column(rows: Rows) -> str:
-    """Return the column of a table that holds images."""
-    said = (name for name in rows.table.column_names if rows.feature(name).get("_type") == "Image")
-    found = next(said, None)
-    with reading(rows.where):
-        return found or first_column(rows.table, IMAGE_COLUMNS)
 
 
 def images_of(rows: Rows, place: Path) -> TableImages:

@@ -13,7 +13,8 @@ from data.broken import Broken
 from data.catalog import DataError
 from data.formats import opened_npz
 from data.homes import with_home
-from data.image_tables import image_column, list_images
+from data.image_columns import image_column
+from data.image_tables import list_images
 from data.listed import Listed, columns_of_texts, label_column, of_rows
 from data.own_files import OwnFiles, image_files, number_files, table_files
 from data.resize import channels_first_of_any

@@ -21,7 +21,7 @@ from data.image_tables import fingerprint_of_own
 from data.listed import Listed
 from data.listing import own_files
 from data.own_files import OwnFiles
-from data.own_source import own_arrays, reading_of, training_list
+from data.own_source import all_of, own_arrays, reading_of, training_list
 from data.spec import DatasetSpec
 from data.tables import LABEL, ordered
 
@@ -57,7 +57,7 @@ def completed(spec: DatasetSpec) -> DatasetSpec:
     if spec.is_known:
         return spec
     files = own_files(spec)
-    key = (replace(reading_of(spec), path=None), fingerprint_of_own(files, spec))
+    key = (replace(all_of(reading_of(spec)), path=None), fingerprint_of_own(files, spec))
     found = cached_arrays("look", key, lambda: _look(files, spec))
     classes = tuple(found["classes"].tolist())
     if spec.holds == "tokens":

@@ -24,7 +24,7 @@ def require_examples(spec: DatasetSpec, owners: Owners, parts: Sequence[NDArray[
     smallest = min(sizes)
     if smallest >= spec.min_examples:
         return
-    drawn = _drawn(spec, owners.names)
+    drawn = _drawn(spec, owners)
     there = np.bincount(owners.of_rows, minlength=len(owners.names))
     name, has = owners.names[drawn[sizes.index(smallest)]], there[drawn[sizes.index(smallest)]]
     few = sum(size < spec.min_examples for size in sizes)
@@ -56,8 +56,13 @@ def client_names(spec: DatasetSpec) -> tuple[str, ...]:
 
     So what a client can hold, which goes by its number, does not go by its name.
     """
-    names = own_owners(spec).names
-    return tuple(names[place] for place in _drawn(spec, names))
+    owners = own_owners(spec)
+    return tuple(owners.names[place] for place in _drawn(spec, owners))
+
+
+def whole_in_test(spec: DatasetSpec) -> tuple[str, ...]:
+    """Return who would be a client, were not all its examples held out for the test."""
+    return own_owners(spec).held_out
 
 
 def natural_parts(spec: DatasetSpec, owners: Owners) -> list[NDArray[np.int64]]:
@@ -65,14 +70,22 @@ def natural_parts(spec: DatasetSpec, owners: Owners) -> list[NDArray[np.int64]]:
     order = np.argsort(owners.of_rows, kind="stable")
     ends = np.cumsum(np.bincount(owners.of_rows, minlength=len(owners.names)))
     rows = np.split(order, ends[:-1])
-    return [rows[place] for place in _drawn(spec, owners.names)]
+    return [rows[place] for place in _drawn(spec, owners)]
 
 
-def _drawn(spec: DatasetSpec, names: tuple[str, ...]) -> list[int]:
-    if spec.clients > len(names):
-        raise PartitionError(
-            f"clients is {spec.clients}, but the data has {len(names)}: expected no more"
-        )
+def require_clients(setting: str, clients: int, owners: Owners) -> None:
+    """Raise where more clients are asked for than there are; no name is told, a device asks too."""
+    there, gone = len(owners.names), len(owners.held_out)
+    if clients <= there:
+        return
+    test = f" with examples to train on (all examples of {gone} more are held out for the test)"
+    raise PartitionError(
+        f"{setting} is {clients}, but the data has {there}{test if gone else ''}: expected no more"
+    )
+
+
+def _drawn(spec: DatasetSpec, owners: Owners) -> list[int]:
+    require_clients("clients", spec.clients, owners)
     rng = np.random.default_rng((spec.seed, WHO_TAKES_PART))
-    drawn: list[int] = rng.permutation(len(names))[: spec.clients].tolist()
+    drawn: list[int] = rng.permutation(len(owners.names))[: spec.clients].tolist()
     return drawn

@@ -16,7 +16,7 @@ from data.catalog import MOST_SHOWN
 from data.clients import Split, client_rows, splits_of
 from data.listing import listed, own_files
 from data.look import Seen, look_at
-from data.natural import client_names, natural_clients
+from data.natural import client_names, natural_clients, whole_in_test
 from data.own_files import OwnFiles
 from data.own_source import TEST_SHARE, testing_list
 from data.spec import DatasetSpec
@@ -50,6 +50,8 @@ class Dealt:
     """Of the clients: their numbers, or as the data calls them."""
     there: int
     """How many clients the data has by nature; else as many as there are."""
+    in_test: tuple[str, ...] = ()
+    """Who is no client, since all its examples are held out for the test."""
 
     def only_one_has(self) -> dict[int, int]:
         """Return the classes that a single client has, and that client."""
@@ -112,7 +114,7 @@ def dealt(spec: DatasetSpec) -> Dealt:
     counts = np.array([class_counts(labels[rows], spec) for rows in client_rows(spec)])
     if not spec.is_natural:
         return Dealt(counts, tuple(map(str, range(spec.clients))), spec.clients)
-    return Dealt(counts, client_names(spec), natural_clients(spec))
+    return Dealt(counts, client_names(spec), natural_clients(spec), whole_in_test(spec))
 
 
 def notes(spec: DatasetSpec, parted: Dealt) -> list[str]:
@@ -122,6 +124,8 @@ def notes(spec: DatasetSpec, parted: Dealt) -> list[str]:
         told.append(
             f"{len(clients)} of the data's {parted.there} clients take part, drawn by the seed"
         )
+    if parted.in_test:
+        told.append(f"held out for the test with all examples: {_few(list(parted.in_test))}")
     alone = parted.only_one_has() if len(clients) > 1 else {}
     if alone:
         who = [f"{names[label]} ({clients[client]})" for label, client in alone.items()]

@@ -1,7 +1,8 @@
 """Finds the files of data of one's own, sorted by what they are for: training, tests, validation.
 
 Images lie in one folder a class, or in one folder a client with one folder a class in each; maybe
-below `train` and `test`. Tables and archives say in their names or folders what they are for.
+below `train` and `test`, unless a table beside the folders names them. Tables and archives say in
+their names or folders what they are for.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Literal
 from data.cache import Fingerprint, fingerprint_of
 from data.catalog import DataError
 from data.formats import IMAGE_SUFFIXES
+from data.image_columns import may_hold_images
 from data.locate import VALIDATION
 from data.tables import TABLE_SUFFIXES
 
@@ -93,6 +95,9 @@ def _image_folders(path: Path) -> OwnFiles | None:
     train, others = _images_below(root)
     if not train:
         return None
+    tables = _tables(path)
+    if tables and tables.train[0].parent == path and may_hold_images(tables.train[0]):
+        return tables  # images/1.png beside train.csv: these folders are no classes
     held = {file.relative_to(root).parts[0] for file in train}
     _check_no_parts(root, held)
     beside_them = (each for each in root.iterdir() if each.is_dir() and each.name[0] != ".")

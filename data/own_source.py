@@ -47,6 +47,8 @@ class Owners(NamedTuple):
     """In the order of the alphabet."""
     of_rows: NDArray[np.int64]
     """Each example's place in them."""
+    held_out: tuple[str, ...] = ()
+    """Those of whom all examples are held out for the test: they are no clients."""
 
 
 def own_images(spec: DatasetSpec) -> ImageSplits:
@@ -90,7 +92,8 @@ def own_owners(spec: DatasetSpec) -> Owners:
             f"partition is {spec.partition}, but the data has no folders of clients: expected "
             "CLIENT/CLASS/IMAGE"
         )
-    return Owners(tuple(arrays["owners"].tolist()), arrays["train-owners"])
+    names, held_out = (tuple(arrays[name].tolist()) for name in ("owners", "owners-held-out"))
+    return Owners(names, arrays["train-owners"], held_out)
 
 
 def own_arrays(spec: DatasetSpec) -> Arrays:
@@ -100,7 +103,7 @@ def own_arrays(spec: DatasetSpec) -> Arrays:
 
 def device_arrays(spec: DatasetSpec, path: str) -> Arrays:
     """Return all training examples in a device's own files: `inputs` and `labels`."""
-    plain = replace(reading_of(spec), path=path, column=None, test_column=None)
+    plain = replace(all_of(reading_of(spec)), path=path, column=None, test_column=None)
     return _device_arrays(plain, cache_dir())
 
 
@@ -110,11 +113,16 @@ def reading_of(spec: DatasetSpec) -> DatasetSpec:
     return replace(spec.undealt(), mean=(0.0,) * channels, std=(1.0,) * channels)
 
 
+def all_of(spec: DatasetSpec) -> DatasetSpec:
+    """Return the spec of all examples, whichever of them are held out for the test."""
+    return replace(spec, test_share=None, test_seed=None)
+
+
 @lru_cache(maxsize=4)
 def _arrays(spec: DatasetSpec, _cache: Path) -> Arrays:
     files = own_files(spec)
     read_of = fingerprint_of_own(files, spec)
-    key = ("splits", replace(spec, path=None), read_of, fingerprint(spec.tokenizer))
+    key = ("parts", replace(spec, path=None), read_of, fingerprint(spec.tokenizer))
     return cached_arrays(spec.name, key, lambda: _read(files, spec))
 
 
@@ -179,7 +187,12 @@ def _owners(owners: Sequence[str] | None, kept: Any) -> Arrays:
     if owners is None:
         return {}
     names, of_rows = np.unique(np.array(owners)[kept], return_inverse=True)
-    return {"owners": names, "train-owners": of_rows.astype(np.int64)}
+    held_out = np.setdiff1d(owners, names)
+    return {
+        "owners": names,
+        "train-owners": of_rows.astype(np.int64),
+        "owners-held-out": held_out,
+    }
 
 
 def training_list(files: OwnFiles, spec: DatasetSpec) -> Listed:

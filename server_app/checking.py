@@ -15,6 +15,7 @@ from rich.filesize import decimal
 import plugins
 from data.cache import Arrays
 from data.clients import examples_of_clients, global_test
+from data.digest import digest_of
 from data.examples import Examples
 from data.texts import TextData
 from models import Task
@@ -95,6 +96,8 @@ def check(config: Config, nodes: int | None = None) -> Checked:
         if start:
             require_start(config, start)
         test = global_test(config.dataset)
+        if start is None and config.dataset.is_own:
+            digest_of(config.dataset)  # the run's record has it
         examples = examples_of_clients(replace(config.dataset, clients=nodes))
         with named("strategy"):
             config.strategy.check_files(config)

@@ -34,15 +34,14 @@ def _clients(spec: DatasetSpec, given: Collection[str], values: Mapping[str, Any
     """Return the number of clients: that of the data, unless one was given or nodes were named."""
     if not spec.is_natural:
         return spec.clients
-    from data.natural import natural_clients
+    from data.natural import require_clients
+    from data.own_source import own_owners
 
-    there = natural_clients(spec)
+    owners = own_owners(spec)
     chosen = bool({"fleet.clients", "dataset.clients"} & {*given}) or values["fleet"].get("nodes")
-    if chosen and spec.clients > there:
-        raise DataError(
-            f"fleet.clients is {spec.clients}, but the data has {there}: expected no more"
-        )
-    return spec.clients if chosen else there
+    if chosen:
+        require_clients("fleet.clients", spec.clients, owners)
+    return spec.clients if chosen else len(owners.names)
 
 
 def _with_clients(

@@ -18,11 +18,13 @@ from data import own_source, source
 from data.broken import BrokenFilesError
 from data.catalog import DataError
 from data.clients import splits_of
+from data.digest import digest_of
 from data.inputs import read_inputs
+from data.listing import guessed
 from data.overview import found_in
 from data.source import load
 from data.spec import DatasetSpec
-from tests.support.own_files import photos, write_csv, write_photo
+from tests.support.own_files import photos, write_csv, write_photo, write_photos
 
 LABELS = ("cat", "dog", "cat", "dog")
 Write = Callable[[Path, list[str]], Path]
@@ -118,6 +120,47 @@ def test_what_to_answer_for_is_read_by_the_same_rule(folder: Path, write: Write)
     for path, says in (("../secret.png", "is outside of"), ("none.png", "is no file")):
         with pytest.raises(DataError, match=rf"images\.\w+, row \d names {path}, .*{says}"):
             read_inputs(write(folder, [INSIDE[0], path]), spec)
+
+
+@pytest.mark.parametrize("path", ["none.png", "/dev/zero", "../../secret.png", "pipe.png"])
+def test_a_table_that_is_not_read_may_name_anything(folder: Path, path: str) -> None:
+    """Beside a table for the test nobody reads one for validation."""
+    for part in ("train", "test", "validation"):
+        (folder / part).mkdir()
+        write_texts(folder / part, [f"../{name}" for name in INSIDE])
+    os.mkfifo(folder / "validation" / "pipe.png")
+    write_texts(folder / "validation", [path, path])
+    before = digest_of(photos(folder))
+    write_photo(folder.parent / "secret.png", (7,))
+    assert digest_of(photos(folder)) == before
+    write_photo(folder / INSIDE[0], (7,))
+    own_source._arrays.cache_clear()  # another process
+    assert digest_of(photos(folder)).content != before.content
+
+
+@pytest.mark.parametrize("images", ["images", "train_images", "images/all", ""])
+def test_a_table_beside_the_images_that_it_names_goes_before_their_folders(
+    tmp_path: Path, images: str
+) -> None:
+    """Their folders would be classes of another name, or one, or none."""
+    names = [str(Path(images, f"{number}.png")) for number in range(4)]
+    for number, name in enumerate([*names, "test_images/9.png"]):
+        write_photo(tmp_path / name, (50 + number,))
+    write_texts(tmp_path, names).rename(tmp_path / "train.csv")
+    write_texts(tmp_path, ["test_images/9.png"]).rename(tmp_path / "test.csv")
+    spec = photos(tmp_path)
+    assert guessed(tmp_path) == "folder"
+    assert spec.classes == ("cat", "dog")
+    assert of_train(spec) == [50, 51, 52, 53]
+    assert len(splits_of(spec).test.labels) == 1
+
+
+@pytest.mark.parametrize("notes", ["file,kind\n1,2\n", "image,kind\n1,2\n", "image,label\n1\n"])
+def test_other_tables_beside_folders_of_images_change_nothing(tmp_path: Path, notes: str) -> None:
+    """It is about something else, has numbers for images, or is broken."""
+    write_photos(tmp_path, {"cat": 4, "dog": 4})
+    (tmp_path / "notes.csv").write_text(notes, encoding="utf-8")
+    assert photos(tmp_path).classes == ("cat", "dog")
 
 
 def test_tables_of_the_catalogue_go_by_it_too(tmp_path: Path) -> None:

@@ -59,6 +59,25 @@ def test_the_seed_draws_the_order_and_who_takes_part(tmp_path: Path) -> None:
         client_names(replace(spec, clients=6))
 
 
+def test_who_is_held_out_for_the_test_with_all_examples_is_told(tmp_path: Path) -> None:
+    """A user with one example of a class may leave nothing to train on: the run goes on without."""
+    rows = [{"body": f"word{n}", "stars": n % 2, "user": f"u{n:02}"} for n in range(20)]
+    spec = table(write_csv(tmp_path / "r.csv", rows), partition="column", column="user")
+    owners = own_owners(spec)
+    assert natural_clients(spec) == len(owners.names) == 16
+    assert len(owners.held_out) == 4
+    assert sorted(owners.names + owners.held_out) == [f"u{n:02}" for n in range(20)]
+    everyone = replace(spec, clients=16)
+    gone = f"held out for the test with all examples: {', '.join(owners.held_out)}"
+    assert gone in notes(everyone, dealt(everyone))
+    with pytest.raises(
+        DataError,
+        match=r"clients is 20, but the data has 16 with examples to train on \(all examples of 4 "
+        r"more are held out for the test\): expected no more",
+    ):
+        client_names(replace(spec, clients=20))
+
+
 def test_whoever_wrote_it_trains_on_it(tmp_path: Path) -> None:
     spec = table(
         write_csv(tmp_path / "r.csv", reviews(60)), partition="column", column="user", clients=5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tempfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from data.cache import cache_dir
 from data.catalog import DataError, UnknownClassError
 from data.clients import client_data, device_data, global_test, splits_of
 from data.images import ImageData
@@ -197,6 +199,20 @@ def test_a_device_s_images_are_read_with_the_facts_of_the_run(tmp_path: Path) ->
     assert isinstance(own.train, ImageData)
     assert own.train.images.shape == (8, 3, 8, 8)
     assert own.train.labels.tolist() == [1] * 8
+
+
+def test_what_is_held_out_is_no_matter_to_a_device_nor_to_the_first_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a comparison of seeds of the test would leave a decoded copy for each on a device."""
+    monkeypatch.setenv("NESTFL_CACHE", str(tmp_path / "cache"))
+    write_photos(tmp_path / "run", {"cat": 8, "dog": 8})
+    write_photos(tmp_path / "mine", {"cat": 4, "dog": 4})
+    for seed in range(3):
+        spec = photos(tmp_path / "run", test_seed=seed, test_share=0.25 + seed / 10)
+        assert len(device_data(tmp_path / "mine", spec).train) > 0
+    kept = Counter(entry.name.split("-")[0] for entry in cache_dir().iterdir() if entry.is_dir())
+    assert kept == {"look": 1, "folder": 4, "mean": 3}  # three splits of the run, one device
 
 
 def test_a_class_that_the_run_does_not_know_is_refused(tmp_path: Path) -> None:

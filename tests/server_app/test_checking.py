@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from data.cache import cache_dir
 from server_app import app as server
 from server_app.checking import check
 from server_app.config.composing import ConfigError, compose
 from tests.support.grids import InProcessGrid
+from tests.support.own_files import write_photos
 
 SMALL = "fleet=small rounds=1"
 
@@ -86,3 +88,12 @@ def test_texts_with_tokens_that_the_network_does_not_know_are_told_of() -> None:
     known = f"{SMALL} model=bert-mini dataset=docstrings train=bert"
     with pytest.raises(ValueError, match="is not in this BERT's vocabulary of 100"):
         check(compose(f"{known} model.vocabulary=100"))
+
+
+def test_what_a_run_records_of_its_own_data_is_read_by_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NESTFL_CACHE", str(tmp_path / "cache"))
+    write_photos(tmp_path / "photos", {"cat": 8, "dog": 8})
+    check(compose(f"{SMALL} dataset=folder dataset.path={tmp_path}/photos dataset.image_size=32"))
+    assert list(cache_dir().glob("digest-*"))
