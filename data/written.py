@@ -41,7 +41,7 @@ def as_classes(values: Written, known: Collection[str] = ()) -> list[str | float
     What is written as one of the `known` classes is that class: `NA` may be one, though a column
     of it alone has none that it could tell by itself.
     """
-    told = _told(as_names(values))
+    told, known = _told(as_names(values)), frozenset(known)
     written = [None if value is None else value.strip() for value in values]
     return [text if text in known else value for text, value in zip(written, told, strict=True)]
 
