@@ -29,6 +29,10 @@ if TYPE_CHECKING:  # not for --help
 APP_DIR = Path(__file__).resolve().parents[2]
 PATHS = ("dataset.path", "strategy.unlabelled.path")
 """Keys whose values are paths, and nothing else."""
+MAYBE_PATHS = ("model.weights", "dataset.tokenizer")
+"""Keys whose values are paths, or names of what is published or installed."""
+BEGINNINGS = ("/", "./", "../", "~")
+"""Of paths that are no names."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +113,10 @@ class Request:
 
     def check_paths(self) -> None:
         """Raise for a path that is not there, or is taken, at once: later it takes seconds."""
-        for key in PATHS:
-            typed = self._typed(key)
-            if typed not in (None, "null") and not (path := self._absolute(str(typed))).exists():
+        for key in (*PATHS, *MAYBE_PATHS):
+            typed = self._typed(key) or "null"
+            is_path = key in PATHS or typed.startswith(BEGINNINGS)
+            if typed != "null" and is_path and not (path := self._absolute(typed)).exists():
                 raise ValueError(f"{key}: {path} does not exist")
         if (resume := self.resume_path()) is not None:
             run_directory(resume)

@@ -202,6 +202,8 @@ def test_what_is_wrong_of_paths_is_told_before_anything_large_is_imported(tmp_pa
     for request, told in {
         f"Request(run_dir=Path({str(taken)!r}))": f"name, or go on with resume='{taken}'",
         "Request(['dataset.path=no where'])": "no where does not exist",
+        "Request(['dataset.tokenizer=./no/where'])": "dataset.tokenizer: ",
+        "Request(['model.weights=/no/where.pt'])": "model.weights: /no/where.pt does not exist",
         "Request(resume=Path('nowhere'))": "nowhere is no run directory",
     }.items():
         script = (
