@@ -14,7 +14,7 @@ from flwr.simulation import run_simulation
 from protocol.reports import Profile, Trained
 from server_app.building import strategy_of
 from server_app.config.composing import compose
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 
 EXAMPLES = 100
 """What an echoing client says it trained on."""

@@ -8,11 +8,11 @@ from data.clients import global_test
 from models import State
 from protocol.reports import Evaluation
 from server_app.config.composing import Config
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 from strategies.registry import method
 from strategies.rounds.classes import classes_counted
-from strategies.rounds.evaluation import Evaluate
-from strategies.rounds.observer import Observer
+from strategies.evaluation import Evaluate
+from strategies.observer import Observer
 from training.testing import evaluate
 
 

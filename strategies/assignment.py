@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protocol.work import Part
-from strategies.fleet.enrolment import Client
+from strategies.nodes.enrolment import Client
 from strategies.levels.submodels import Cut
 
 

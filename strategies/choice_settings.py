@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 from models import Task, family
 from models.candidates import Candidates
 from strategies.federation import Federation, check_least
-from strategies.method_settings import MethodSettings
+from strategies.settings import MethodSettings
 
 SHARES = (0.5, 0.75, 1.0)
 """Widths to choose from, of a network for which no paper names any."""

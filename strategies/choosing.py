@@ -22,11 +22,11 @@ from models.candidates import Candidates
 from protocol.reading import ProtocolError
 from protocol.reports import Choice
 from protocol.work import Work
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 from strategies.choice_settings import ChoiceSettings
 from strategies.fleet.client_levels import budget_of, takes_largest
-from strategies.fleet.enrolment import Client
-from strategies.fleet.streaming import stream
+from strategies.nodes.enrolment import Client
+from strategies.nodes.exchange import stream
 from strategies.levels.cost import price_of
 from strategies.levels.patterns import level_of_slice
 from strategies.levels.planning import Level

@@ -1,7 +1,7 @@
 """What a method says: which levels there are, who trains what, what is shared, what is tested.
 
 All of it has a plain default, which the first part below lists: a method overrides what it does
-differently. No messages here: how they are sent, and rounds run, is `strategies/base.py`.
+differently. No messages here: how they are sent, and rounds run, is `strategies/round.py`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from strategies.aggregation.update import Update
 from strategies.assignment import Assignment
 from strategies.federation import Federation, FederationError, named
 from strategies.fleet.client_levels import budget_of, level_of, levels_near
-from strategies.fleet.coverage import Coverage
-from strategies.fleet.enrolment import Client
-from strategies.fleet.roster import Roster
+from strategies.coverage import Coverage
+from strategies.nodes.enrolment import Client
+from strategies.nodes.roster import Roster
 from strategies.fleet.sampling import drawn, sampled
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level, cluster_budgets
 from strategies.levels.submodels import Cut, Submodels, global_slice
-from strategies.method_settings import MethodSettings, PlannedSettings
+from strategies.settings import MethodSettings, PlannedSettings
 from training.local_training import LocalTraining
 
 

@@ -7,7 +7,7 @@ from pkgutil import resolve_name
 from typing import TypeVar
 
 import plugins
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 
 Chosen = TypeVar("Chosen", bound=type[NestedStrategy])
 

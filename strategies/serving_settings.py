@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from strategies.federation import Federation, check_least
-from strategies.method_settings import DepthSettings
+from strategies.settings import DepthSettings
 
 UNWEIGHTED = ("trimmed-mean", "median")
 """Aggregators that count all updates alike."""

@@ -38,10 +38,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "server_app/record/checkpoint.py": ("server_app/record/test_run_record.py",),
     "inference/thresholds.py": ("inference/test_inference.py",),
     "data/partition.py": ("data/test_partition.py",),
-    "strategies/fleet/enrolment.py": ("strategies/fleet/test_introductions.py",),
-    "strategies/fleet/roster.py": ("strategies/fleet/test_roster.py",),
-    "strategies/fleet/streaming.py": ("strategies/fleet/test_streaming.py",),
-    "strategies/rounds/folding.py": (
+    "strategies/nodes/enrolment.py": ("strategies/fleet/test_introductions.py",),
+    "strategies/nodes/roster.py": ("strategies/fleet/test_roster.py",),
+    "strategies/nodes/exchange.py": ("strategies/fleet/test_streaming.py",),
+    "strategies/replies.py": (
         "strategies/rounds/test_replies.py",
         "client_app/test_memory.py",
     ),

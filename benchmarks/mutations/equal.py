@@ -145,12 +145,12 @@ EQUAL: dict[tuple[str, str, str], str] = {
         " -> (hits.gather(0, taken[None]).double().mean() <= wanted)",
     ): "an accuracy is never equal to what is wanted, which has a margin of 1e-9",
     (
-        "strategies/fleet/enrolment.py",
+        "strategies/nodes/enrolment.py",
         "if nodes and time.monotonic() - settled > patience / 6:",
         "time.monotonic() - settled > patience / 6 -> (time.monotonic() - settled >= patience / 6)",
     ): "no clock is read at that very moment",
     (
-        "strategies/rounds/folding.py",
+        "strategies/replies.py",
         'return trained.examples if self.federation.weighting == "examples" else 1',
         "1 -> 2",
     ): "a mean in which all weigh 2 is that in which all weigh 1",

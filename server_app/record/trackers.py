@@ -19,7 +19,7 @@ from server_app.config.composing import Config, plain
 from server_app.config.keys import flat
 from server_app.config.typed import ConfigError
 from server_app.record.metrics import finite, numbers
-from strategies.rounds.observer import Observer
+from strategies.observer import Observer
 
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 

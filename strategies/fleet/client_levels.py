@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strategies.federation import Federation, FleetConfig
-from strategies.fleet.enrolment import Client
+from strategies.nodes.enrolment import Client
 from strategies.levels.planning import Level
-from strategies.method_settings import MethodSettings
+from strategies.settings import MethodSettings
 
 
 def level_of(

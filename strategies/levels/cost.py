@@ -21,7 +21,7 @@ from data.cache import Arrays
 from models.slicing import Slice
 from models.task import Task
 from protocol.train_settings import TrainSettings
-from strategies.levels.kept import kept
+from strategies.levels.plan_cache import kept
 
 CostKind = Literal["parameters", "macs", "memory"]
 COST_KINDS: tuple[CostKind, ...] = get_args(CostKind)

@@ -12,7 +12,7 @@ from data.cache import Arrays
 from models.slicing import Rounding, Slice
 from models.task import Task
 from strategies.levels.cost import NORMABLE, Cost, CostKind, cost, path_costs
-from strategies.levels.kept import kept
+from strategies.levels.plan_cache import kept
 
 
 class PlanError(ValueError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 from strategies.levels.planning import Level
-from strategies.method_settings import PlannedSettings
+from strategies.settings import PlannedSettings
 
 
 @dataclass(frozen=True, kw_only=True)

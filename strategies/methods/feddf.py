@@ -30,10 +30,10 @@ from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.kept import Kept
 from strategies.aggregation.spool import Spool
 from strategies.assignment import Assignment
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 from strategies.federation import Federation, named
 from strategies.levels.planning import Level
-from strategies.method_settings import PlannedSettings
+from strategies.settings import PlannedSettings
 from training.devices import threads
 from training.ensemble_distillation import (
     DistillationSettings,

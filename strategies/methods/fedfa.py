@@ -5,7 +5,7 @@
 - Layer grafting (Algorithm 2): copies of a stage's last block stand in for those that a client
   lacks, so that no part of the global model is trained by few clients only.
 - Scalable aggregation (Algorithm 1, lines 12 to 22): layers are brought to one scale by the norms
-  of their weights without outliers: `strategies/aggregation/scaled_by_norm.py`.
+  of their weights without outliers: `strategies/methods/fedfa/scaled_by_norm.py`.
 - A client gets the first blocks and channels of the global model (Algorithm 3).
 - Static batch norm; the logits of classes that a client does not have are 0 in its loss.
 """
@@ -21,12 +21,12 @@ from models.slicing import SliceMap
 from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.grafted import Grafted
 from strategies.aggregation.norm_bounds import Inner
-from strategies.aggregation.scaled_by_norm import LayerNorm95, Reading, Scale, ScaledByNorm
+from strategies.methods.fedfa.scaled_by_norm import LayerNorm95, Reading, Scale, ScaledByNorm
 from strategies.aggregation.update import Update
 from strategies.choice_settings import ChoiceSettings
 from strategies.choosing import ChoosingStrategy, union
 from strategies.federation import Federation
-from strategies.fleet.enrolment import Client
+from strategies.nodes.enrolment import Client
 from strategies.levels.grafting import grafted
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Cut

@@ -23,13 +23,13 @@ from models import slice_map
 from models.families import SlicedNetwork
 from models.slicing import Rounding, is_running_statistic, nested_width
 from strategies.assignment import Assignment
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 from strategies.federation import Federation
-from strategies.fleet.enrolment import Client
+from strategies.nodes.enrolment import Client
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Cut
-from strategies.method_settings import PlannedSettings
+from strategies.settings import PlannedSettings
 from training.local_training import LocalTraining
 from training.narrow_network import NarrowNetwork
 from training.placement import PlacedNetwork, Placement

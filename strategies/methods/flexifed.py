@@ -25,7 +25,7 @@ from torch import Tensor
 from models import Slice
 from strategies.choice_settings import ChoiceSettings
 from strategies.choosing import ChoosingStrategy
-from strategies.fleet.enrolment import Client
+from strategies.nodes.enrolment import Client
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Cut
 

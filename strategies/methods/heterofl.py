@@ -24,13 +24,13 @@ from models.families import SlicedNetwork
 from models.slicing import SliceMap
 from protocol.reports import Trained
 from strategies.aggregation.update import RefusedUpdateError, Update
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 from strategies.federation import Federation
 from strategies.fleet.client_levels import takes_largest
-from strategies.fleet.enrolment import Client
+from strategies.nodes.enrolment import Client
 from strategies.fleet.sampling import drawn
 from strategies.levels.planning import Level
-from strategies.method_settings import PlannedSettings
+from strategies.settings import PlannedSettings
 from training.local_training import MaskedTraining
 
 

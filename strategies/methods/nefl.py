@@ -23,7 +23,7 @@ from torch import Tensor
 from models import State, Task, family, names
 from models.slicing import Rounding, Slice, is_running_statistic, is_step_size
 from models.tensor_kinds import STEP, tensors_of
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 from strategies.federation import Federation, rises_to_one
 from strategies.levels.cost import price_of
 from strategies.levels.patterns import (
@@ -35,7 +35,7 @@ from strategies.levels.patterns import (
     width_of,
 )
 from strategies.levels.planning import Level
-from strategies.method_settings import PlannedSettings
+from strategies.settings import PlannedSettings
 from training.local_training import MaskedTraining
 
 

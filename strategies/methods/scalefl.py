@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models import Window
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 from strategies.federation import Federation
-from strategies.method_settings import PlannedSettings
+from strategies.settings import PlannedSettings
 from training.local_training import LocalTraining
 from training.placement import PlacedNetwork
 from training.shared_losses import kl_divergence

@@ -30,8 +30,8 @@ from protocol.train_settings import TrainSettings
 from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.pseudo_gradients import PseudoGradients
 from strategies.assignment import Assignment
-from strategies.base import NestedStrategy
-from strategies.fleet.enrolment import Client
+from strategies.round import NestedStrategy
+from strategies.nodes.enrolment import Client
 from strategies.fleet.sampling import drawn
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level

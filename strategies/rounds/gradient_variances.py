@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from protocol.reading import ProtocolError
 from protocol.variances import Variances
 from strategies.federation import FederationError
-from strategies.fleet.enrolment import Client
+from strategies.nodes.enrolment import Client
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Cut
 from strategies.method import Method

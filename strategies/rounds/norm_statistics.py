@@ -17,7 +17,7 @@ from protocol.reports import Trained
 from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.levels.submodels import Submodel
 from strategies.method import Method
-from strategies.rounds.folding import check_examples
+from strategies.replies import check_examples
 from strategies.rounds.questions import Answers, Question, ask
 from strategies.rounds.tally import AskTally, Tally
 

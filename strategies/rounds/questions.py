@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from protocol.records import size
 from strategies.assignment import Assignment
-from strategies.fleet.streaming import Reply, stream
+from strategies.nodes.exchange import Reply, stream
 from strategies.method import Method
 from strategies.rounds.messages import messages
 from strategies.rounds.tally import Tally

@@ -28,8 +28,8 @@ from server_app import app as server
 from server_app.config import choices
 from server_app.config.composing import compose
 from server_app.trained_level import load_level
-from strategies.base import NestedStrategy
-from strategies.rounds.evaluation import evaluate_submodels
+from strategies.round import NestedStrategy
+from strategies.evaluation import evaluate_submodels
 from tests.support.grids import InProcessGrid
 from tests.support.toy_networks import same, state_of
 from tests.support.toy_training import CPU, digits

@@ -16,7 +16,7 @@ from plugins import PluginError, load
 from protocol.code import code_hash
 from server_app.config.choices import choices
 from server_app.config.composing import ConfigError, compose
-from strategies.levels.kept import kept
+from strategies.levels.plan_cache import kept
 from strategies.registry import method
 from tests.support.own_code import METHOD, NETWORK, changed, saved
 

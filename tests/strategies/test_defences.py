@@ -16,7 +16,7 @@ from protocol.reports import Trained
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.aggregators import AggregationConfig
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 from strategies.federation import FederationError
 from strategies.serving_settings import UNWEIGHTED
 from tests.support.federations import SMALL

@@ -9,7 +9,7 @@ from typing import Any
 from server_app import app as server
 from server_app.config.composing import compose
 from server_app.record.run_record import RunRecord
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 from tests.support.grids import InProcessGrid
 
 SMALL = (

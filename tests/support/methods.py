@@ -13,12 +13,12 @@ from models import Slice, State
 from models.families import SlicedNetwork
 from strategies.aggregation.update import Update
 from strategies.assignment import Assignment
-from strategies.base import NestedStrategy
-from strategies.fleet.enrolment import Client
+from strategies.round import NestedStrategy
+from strategies.nodes.enrolment import Client
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Cut
-from strategies.method_settings import MethodSettings, PlannedSettings
+from strategies.settings import MethodSettings, PlannedSettings
 from strategies.registry import METHODS
 from training.local_training import LocalTraining
 from training.placement import PlacedNetwork

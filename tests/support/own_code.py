@@ -43,8 +43,8 @@ METHOD = """
 from dataclasses import dataclass
 
 from models import Window
-from strategies.base import NestedStrategy
-from strategies.method_settings import PlannedSettings
+from strategies.round import NestedStrategy
+from strategies.settings import PlannedSettings
 from strategies.registry import register_method
 
 

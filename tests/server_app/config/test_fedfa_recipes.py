@@ -13,7 +13,7 @@ from server_app.config.composing import Config, compose
 from server_app.record.run_record import RunRecord
 from strategies.choice_settings import ChoiceSettings
 from strategies.levels.cost import price_of
-from strategies.method_settings import PlannedSettings
+from strategies.settings import PlannedSettings
 from tests.support.grids import InProcessGrid
 
 MILLIONS = {

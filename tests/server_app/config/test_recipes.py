@@ -11,7 +11,7 @@ from server_app import app as server
 from server_app.config.choices import _merge_per_strategy, choices
 from server_app.config.composing import Config, ConfigError, compose
 from server_app.record.run_record import RunRecord
-from strategies.method_settings import PlannedSettings
+from strategies.settings import PlannedSettings
 from strategies.methods.feddf import FedDFSettings
 from strategies.methods.scalefl import ScaleFLSettings
 from tests.support.grids import InProcessGrid

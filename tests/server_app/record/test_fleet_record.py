@@ -28,7 +28,7 @@ from server_app.record.fleet_record import (
 )
 from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
-from strategies.fleet.enrolment import Client
+from strategies.nodes.enrolment import Client
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level
 from tests.support.federations import SMALL

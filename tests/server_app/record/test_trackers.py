@@ -19,7 +19,7 @@ from server_app.config.composing import ConfigError, compose
 from server_app.config.keys import that_matter
 from server_app.record.metrics import numbers
 from server_app.record.trackers import RUN_TAG, Tracker
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 
 SMALL = (
     "fleet=small model=resnet20 strategy=fedavg rounds=2 train.epochs=1 dataset.max_train=120 "

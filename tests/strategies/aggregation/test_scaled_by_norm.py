@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models import SliceMap, slice_map
 from models.slicing import State
 from strategies.aggregation.nested_mean import NestedMean
-from strategies.aggregation.scaled_by_norm import LayerNorm95, Reading, ScaledByNorm
+from strategies.methods.fedfa.scaled_by_norm import LayerNorm95, Reading, ScaledByNorm
 from strategies.aggregation.update import RefusedUpdateError, Update
 
 FULL = nn.Linear(3, 2)

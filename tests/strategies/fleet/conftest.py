@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.fleet import enrolment, streaming
+from strategies.nodes import exchange as streaming
+from strategies.nodes import enrolment
 from tests.support.scripted import Clock
 
 

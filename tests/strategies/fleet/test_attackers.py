@@ -17,8 +17,8 @@ from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.choices import choices
 from server_app.config.composing import ConfigError, compose
-from strategies.base import NestedStrategy
-from strategies.fleet.enrolment import Client
+from strategies.round import NestedStrategy
+from strategies.nodes.enrolment import Client
 from strategies.registry import METHODS
 from strategies.rounds.messages import messages
 from tests.support.federations import federate_in

@@ -21,7 +21,7 @@ from server_app import app as server
 from server_app.config import checkout
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 from strategies.federation import FederationError, FleetConfig
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid

@@ -16,9 +16,9 @@ from sklearn.datasets import load_digits
 from protocol.reading import ProtocolError
 from protocol.reports import Profile
 from server_app.trained_level import load_level
-from strategies import base
+from strategies import round as base
 from strategies.federation import FederationError
-from strategies.fleet import enrolment
+from strategies.nodes import enrolment
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import Fault, InProcessGrid
 

@@ -11,7 +11,7 @@ from flwr.app import Error, RecordDict
 from data.spec import DatasetSpec
 from protocol.reports import Profile
 from strategies.federation import Federation, FleetConfig
-from strategies.fleet.enrolment import Client, enrol, wait_for_nodes
+from strategies.nodes.enrolment import Client, enrol, wait_for_nodes
 from tests.support.scripted import Answer, Clock, Script, ScriptedGrid
 
 

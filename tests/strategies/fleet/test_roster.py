@@ -10,7 +10,7 @@ from flwr.app import RecordDict
 from data.spec import DatasetSpec
 from protocol.reports import Profile
 from strategies.federation import Federation, FederationError, FleetConfig
-from strategies.fleet.roster import Roster
+from strategies.nodes.roster import Roster
 from tests.support.scripted import Answer, Clock, Script, ScriptedGrid
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from strategies.fleet.streaming import ALLOWANCE, Reply, stream
+from strategies.nodes.exchange import ALLOWANCE, Reply, stream
 from tests.support.scripted import Answer, Clock, Script, ScriptedGrid, after, letters, message
 
 

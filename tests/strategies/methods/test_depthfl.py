@@ -29,10 +29,10 @@ from server_app.predictor import TO_THE_END, Predictor
 from server_app.trained_level import load_level
 from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import Update
-from strategies.fleet.enrolment import Client
+from strategies.nodes.enrolment import Client
 from strategies.methods import depthfl
 from strategies.methods.depthfl import DepthFL, DepthFLTraining, mutual_distillation, ramp
-from strategies.rounds.evaluation import evaluate_submodels
+from strategies.evaluation import evaluate_submodels
 from strategies.rounds.tally import Tally
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid

@@ -17,7 +17,7 @@ from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.choosing import union
-from strategies.fleet.enrolment import Client
+from strategies.nodes.enrolment import Client
 from strategies.levels.grafting import grafted
 from strategies.methods.fedfa import FedFA
 from tests.support.federations import Federate, federate_in

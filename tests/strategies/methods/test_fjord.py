@@ -28,9 +28,9 @@ from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import Update
 from strategies.assignment import Assignment
 from strategies.federation import Federation, FleetConfig, ModelConfig
-from strategies.fleet.enrolment import Client
+from strategies.nodes.enrolment import Client
 from strategies.methods.fjord import FjORD, FjORDSettings, FjORDTraining, distilled
-from strategies.rounds.evaluation import evaluate_submodels
+from strategies.evaluation import evaluate_submodels
 from tests.support.federations import SMALL, Federate, federate_in
 from tests.support.toy_networks import randomised, same, state_of
 from tests.support.toy_training import CPU, digits

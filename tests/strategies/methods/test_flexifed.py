@@ -14,7 +14,7 @@ from server_app.building import strategy_of
 from server_app.config.composing import compose
 from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import Update
-from strategies.fleet.enrolment import Client
+from strategies.nodes.enrolment import Client
 from strategies.methods.flexifed import FlexiFed
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid

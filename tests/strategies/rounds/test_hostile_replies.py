@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from strategies.base import NestedStrategy
+from strategies.round import NestedStrategy
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid
 

@@ -63,7 +63,7 @@ def test_round_0_changes_no_bit_of_the_run(
     overrides = f"model.weights={weights} model.norm={norm}"
     with_it, lines = federate(overrides)
     monkeypatch.setattr(
-        "strategies.base.NestedStrategy._evaluation_of_the_start",
+        "strategies.round.NestedStrategy._evaluation_of_the_start",
         lambda self, grid: {"round": 0},
     )
     without, others = federate(overrides)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from strategies.fleet.coverage import Coverage
-from strategies.fleet.enrolment import Client
+from strategies.coverage import Coverage
+from strategies.nodes.enrolment import Client
 
 
 class Observer:

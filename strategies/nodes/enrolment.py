@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from protocol.reading import ProtocolError, whole
 from protocol.reports import Profile
 from strategies.federation import Federation
-from strategies.fleet.streaming import Reply, stream
+from strategies.nodes.exchange import Reply, stream
 
 FIRST_ANSWER, LATER_ANSWER = 600.0, 60.0
 """Seconds that a node has to say who it is: at first a simulation's workers must start."""

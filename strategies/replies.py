@@ -18,8 +18,8 @@ from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.assignment import Assignment
 from strategies.federation import Federation, FederationError
-from strategies.fleet.enrolment import Client
-from strategies.fleet.streaming import Reply
+from strategies.nodes.enrolment import Client
+from strategies.nodes.exchange import Reply
 from strategies.levels.cost import TRAINING_PASSES
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Submodels

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from flwr.serverapp import Grid
 
 from strategies.federation import Federation, FederationError
-from strategies.fleet.enrolment import Client, enrol
+from strategies.nodes.enrolment import Client, enrol
 
 MOST_NAMED = 5
 """Nodes whose reasons a message tells."""
