@@ -14,17 +14,16 @@ from client_app.offers import granted, reasons_kept_here
 from data.clients import ClientData, client_data, device_data
 from data.spec import DatasetSpec
 from models.families import SlicedNetwork
+from models.loading import form_of, load_network
 from protocol.arrays import pack, unpack
 from protocol.reports import Evaluation, Personal, Profile, Trained
-from protocol.variances import Variances
 from protocol.work import Work
+from strategies.methods.serving_rate.gradient_variances import Variances, gradient_variances
 from strategies.registry import method
 from training.attacks import amplified, poisoned
 from training.devices import choose_device, set_threads
 from training.fitting import fit
-from training.gradient_variance import gradient_variances
 from training.local_training import LocalTraining
-from training.networks import form_of, load_network
 from training.testing import (
     evaluate,
     gather_statistics,

@@ -10,8 +10,7 @@ import torch
 from models.slicing import Slice
 from models.task import Task
 from protocol.train_settings import TrainSettings
-from training.devices import free_memory
-from training.placement import Placement
+from training.devices import Placement, free_memory
 from training.shared_losses import cross_entropy
 
 REFERENCE_WIDTH = 0.25

@@ -28,8 +28,8 @@ from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
 from server_app.record.trackers import tracking
 from server_app.report.end_of_run import make_report
-from strategies.round import NestedStrategy
 from strategies.observer import Observers
+from strategies.round import NestedStrategy
 
 app = ServerApp()
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows

@@ -8,11 +8,10 @@ from data.clients import global_test
 from models import State
 from protocol.reports import Evaluation
 from server_app.config.composing import Config
-from strategies.round import NestedStrategy
-from strategies.registry import method
-from strategies.rounds.classes import classes_counted
-from strategies.evaluation import Evaluate
+from strategies.evaluation import Evaluate, classes_counted
 from strategies.observer import Observer
+from strategies.registry import method
+from strategies.round import NestedStrategy
 from training.testing import evaluate
 
 

@@ -35,7 +35,7 @@ from inference import (
 from models.families import SlicedNetwork
 from server_app.trained_level import RestoredLevel
 from strategies.levels.cost import macs_by_exit
-from training.placement import Placement
+from training.devices import Placement
 from training.testing import evaluation_batches
 
 CALIBRATION_BATCHES = 16

@@ -11,9 +11,9 @@ from typing import Literal
 
 from models import family
 from strategies.federation import Federation, FederationError
-from strategies.nodes.enrolment import Client
 from strategies.levels.planning import Level
-from strategies.settings import MethodSettings
+from strategies.method_settings import MethodSettings
+from strategies.nodes.enrolment import Client
 
 Lack = Literal["untrained", "no client"]
 """A level that nobody holds is untrained if nobody ever did: no reply of it has been averaged, and

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 import torch
 from flwr.app import ConfigRecord
-from torch import nn
+from flwr.serverapp import Grid
+from torch import Tensor, nn
 
 from inference.collaborative import serve
+from models import Slice, SliceMap, State
+from models.layers import StaticBatchNorm2d
+from models.slicing import is_running_statistic
 from models.task import Task
 from protocol.reading import ProtocolError
-from protocol.reports import Answered, Evaluation
+from protocol.records import read_slice
+from protocol.reports import Answered, Evaluation, Trained
+from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.federation import FleetConfig, Test
+from strategies.levels.submodels import Submodel
 from strategies.method import Method
-from strategies.rounds.classes import class_sizes, level_counts
-from strategies.rounds.questions import Answers, Question
-from strategies.rounds.tally import Tally
-from training.perplexity import perplexity, perplexity_of
+from strategies.replies import Answers, AskTally, Question, Tally, ask, check_examples
+from training.perplexity import is_perplexity, perplexity, perplexity_of
 
 VALIDATION = "validation"
 """The test by which rounds are compared: a client's own level on its validation part."""
@@ -162,3 +168,91 @@ def _mean_of_levels(levels: Mapping[str, Any], held: Collection[int], what: str)
     """
     scores = [levels.get(str(level), {}).get(what) for level in sorted(held)]
     return None if None in scores else fmean(scores)
+
+
+MOST_CLASSES = 1000
+"""Classes that are told apart: of a vocabulary, nobody would look at them."""
+MOST_CONFUSED = 200
+"""Classes up to which it is also told for which other each was taken."""
+
+
+def classes_counted(task: Task) -> bool:
+    """Return whether a test of a network tells its classes apart."""
+    return not task.tells_words and task.num_classes <= MOST_CLASSES
+
+
+def level_counts(confusion: Tensor) -> dict[str, Any]:
+    """Return a level's counts, of [class, answer]: right answers by class, and where there are not
+    too many all of them."""
+    whole = {"confusion": confusion.tolist()} if len(confusion) <= MOST_CONFUSED else {}
+    return {"right": confusion.diagonal().tolist(), **whole}
+
+
+def class_sizes(confusion: Tensor) -> list[int]:
+    """Return how many examples of each class were tested, which all levels have in common."""
+    sizes: list[int] = confusion.sum(1).tolist()
+    return sizes
+
+
+SHARE = 0.1
+"""Of the clients, rounded up: of fewer than eleven it is one."""
+
+
+def worst_tenth(scores: Iterable[float], lower_is_better: bool = False) -> float | None:
+    """Return the mean score of the tenth of the clients whose scores are worst; None of none."""
+    ordered = sorted(scores, reverse=lower_is_better)
+    return fmean(ordered[: math.ceil(SHARE * len(ordered))]) if ordered else None
+
+
+def worst_tenths(line: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Return them for each kind of test in a round's line that tells single clients apart."""
+    by_kind = {**line.get("scores", {}), "personal": line.get("personal", {}).get("scores")}
+    found = {
+        kind: worst_tenth(scores.values(), is_perplexity(kind))
+        for kind, scores in by_kind.items()
+        if scores
+    }
+    return {"worst_tenth": found} if found else {}
+
+
+def with_statistics(method: Method, grid: Grid, tally: Tally) -> State:
+    """Return the global state with fresh statistics, where the network has static norms."""
+    full = method.federation.task.build(Slice(), device="meta")
+    if not any(isinstance(module, StaticBatchNorm2d) for module in full.modules()):
+        return method.state
+    questions = [
+        Question(client, cut, what="statistics")
+        for client in method.roster.answering
+        for cut in method.gathered_by(client)
+    ]
+    answers = ask(method, "query.statistics", questions, grid, tally)
+    return _aggregated(answers, method, tally.asked["statistics"])
+
+
+def _aggregated(answers: Answers, method: Method, tally: AskTally) -> State:
+    aggregator = method.aggregator()
+    for question, content in answers:
+        form, mapping = _statistics_of(method.submodels.of(question.cut))
+        try:
+            report, gathered = Trained.read(content), read_slice(content, form)
+            check_examples(report, question.client)
+            client, level = question.client.number, question.cut.level
+            update = Update(
+                gathered,
+                mapping,
+                report.examples,
+                client,
+                level.slice,
+                level.number,
+                method.state,
+            )
+            method.federation.max_update.check(update, method.state)
+            aggregator.add(update)
+        except (ProtocolError, RefusedUpdateError) as refusal:
+            tally.refuse(question.client.number, refusal.reason, str(refusal))
+    return aggregator.result(method.state)
+
+
+def _statistics_of(submodel: Submodel) -> tuple[State, SliceMap]:
+    form = {name: t for name, t in submodel.form.items() if is_running_statistic(name)}
+    return form, SliceMap({name: submodel.map.regions[name] for name in form})

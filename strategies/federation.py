@@ -18,7 +18,7 @@ from protocol.attack import Attack, Sabotage
 from protocol.train_settings import StatisticsKind, TrainSettings
 from protocol.work import Work
 from strategies.aggregation.aggregators import AggregationConfig
-from strategies.aggregation.bounds import UpdateBounds
+from strategies.aggregation.update import UpdateBounds
 
 Weighting = Literal["uniform", "examples"]
 MissingLevels = Literal["stop", "warn"]

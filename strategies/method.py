@@ -23,17 +23,15 @@ from protocol.train_settings import TrainSettings
 from protocol.work import Recall, Work
 from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.update import Update
-from strategies.assignment import Assignment
-from strategies.federation import Federation, FederationError, named
-from strategies.fleet.client_levels import budget_of, level_of, levels_near
+from strategies.assignment import Assignment, budget_of, drawn, level_of, levels_near, sampled
 from strategies.coverage import Coverage
-from strategies.nodes.enrolment import Client
-from strategies.nodes.roster import Roster
-from strategies.fleet.sampling import drawn, sampled
+from strategies.federation import Federation, FederationError, named
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level, cluster_budgets
 from strategies.levels.submodels import Cut, Submodels, global_slice
-from strategies.settings import MethodSettings, PlannedSettings
+from strategies.method_settings import MethodSettings, PlannedSettings
+from strategies.nodes.enrolment import Client
+from strategies.nodes.roster import Roster
 from training.local_training import LocalTraining
 
 

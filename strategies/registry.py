@@ -15,14 +15,14 @@ METHODS = {
     "decoupled": "strategies.methods.decoupled:Decoupled",
     "depthfl": "strategies.methods.depthfl:DepthFL",
     "fedavg": "strategies.methods.fedavg:FedAvg",
-    "feddf": "strategies.methods.feddf:FedDF",
-    "fedfa": "strategies.methods.fedfa:FedFA",
-    "fjord": "strategies.methods.fjord:FjORD",
+    "feddf": "strategies.methods.feddf.feddf:FedDF",
+    "fedfa": "strategies.methods.fedfa.fedfa:FedFA",
+    "fjord": "strategies.methods.fjord.fjord:FjORD",
     "flexifed": "strategies.methods.flexifed:FlexiFed",
     "heterofl": "strategies.methods.heterofl:HeteroFL",
     "nefl": "strategies.methods.nefl:NeFL",
     "scalefl": "strategies.methods.scalefl:ScaleFL",
-    "serving_rate": "strategies.methods.serving_rate:ServingRate",
+    "serving_rate": "strategies.methods.serving_rate.serving_rate:ServingRate",
 }
 """Where each is; it is imported when it is used."""
 

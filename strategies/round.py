@@ -21,19 +21,21 @@ from flwr.serverapp.strategy import Result, Strategy
 from models import State
 from protocol.records import size as size_of
 from strategies.assignment import Assignment, in_turn
-from strategies.federation import Federation
 from strategies.coverage import describe, require_full_model
-from strategies.nodes.exchange import Key, Reply, Sent, received, sent, stream
+from strategies.evaluation import (
+    Evaluate,
+    client_scores,
+    client_tests,
+    evaluate_submodels,
+    with_statistics,
+    worst_tenths,
+)
+from strategies.federation import Federation
 from strategies.method import Method
-from strategies.settings import MethodSettings
-from strategies.evaluation import Evaluate, client_scores, client_tests, evaluate_submodels
-from strategies.replies import Fold
-from strategies.rounds.messages import messages
-from strategies.rounds.norm_statistics import with_statistics
+from strategies.method_settings import MethodSettings
+from strategies.nodes.exchange import Key, Reply, Sent, messages, received, sent, stream
 from strategies.observer import Observer
-from strategies.rounds.questions import Question, answers_in, ask, asked
-from strategies.rounds.tally import Tally
-from strategies.rounds.worst_tenth import worst_tenths
+from strategies.replies import Fold, Question, Tally, answers_in, ask, asked
 
 PATIENCE = 60.0
 """Seconds for which a run waits for its clients to come."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count, islice
@@ -12,14 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.sgd import sgd
 
 from data.examples import Examples
 from models.families import SlicedNetwork
 from protocol.train_settings import TrainSettings
-from training.devices import resident
-from training.learning_rate import learning_rate, warmed_up
-from training.placement import PlacedNetwork, Placement
-from training.sgd import SGD
+from training.devices import PlacedNetwork, Placement, resident
 
 Loss = Callable[[PlacedNetwork, Tensor, Tensor], Tensor]
 """Of a network, a batch of inputs and their labels: what is minimised."""
@@ -146,3 +144,85 @@ def chance_from(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
+
+
+class SGD:
+    """`torch.optim.SGD`, number by number, on torch's own functional form.
+
+    The first torch optimiser of a process imports the compiler, which took 2.8 s here: more than
+    the rest of torch, and a deployed client is a new process for every message.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float, settings: TrainSettings):
+        """Take what is to be moved. Tensors that share memory share their momentum, entry by entry.
+
+        Of these only the ones that have a gradient in a step are moved by it.
+        """
+        self.parameters = list(parameters)
+        # What torch's GradScaler reads.
+        self.param_groups: list[dict[str, Any]] = [{"params": self.parameters, "lr": lr}]
+        self.settings = settings
+        shared = _shared_momenta(self.parameters) if settings.momentum else {}
+        self.momenta: dict[Tensor, Tensor | None] = shared
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move each parameter that has a gradient."""
+        gradients = {p: p.grad for p in self.parameters if p.grad is not None}
+        moved = list(gradients)
+        momenta = [self.momenta.get(parameter) for parameter in moved]
+        sgd(
+            list[Tensor](moved),
+            list(gradients.values()),
+            momenta,
+            lr=self.param_groups[0]["lr"],
+            momentum=self.settings.momentum,
+            weight_decay=self.settings.weight_decay,
+            nesterov=self.settings.nesterov,
+            dampening=0,
+            maximize=False,
+            foreach=True,
+        )
+        self.momenta.update(zip(moved, momenta, strict=True))
+
+
+def _shared_momenta(parameters: Sequence[Tensor]) -> dict[Tensor, Tensor | None]:
+    """Return parts of the same zeros for tensors that are parts of the same memory."""
+    users: dict[int, list[Tensor]] = {}
+    for parameter in parameters:
+        users.setdefault(parameter.untyped_storage().data_ptr(), []).append(parameter)
+    momenta: dict[Tensor, Tensor | None] = {}
+    for sharing in users.values():
+        if len(sharing) > 1:
+            entries = sharing[0].untyped_storage().nbytes() // sharing[0].element_size()
+            zeros = sharing[0].new_zeros(entries)
+            for each in sharing:
+                place = (each.size(), each.stride(), each.storage_offset())
+                momenta[each] = zeros.as_strided(*place)
+    return momenta
+
+
+def learning_rate(settings: TrainSettings, round: int) -> float:
+    """Return the learning rate of a round, after any warm-up; rounds are counted from 1."""
+    if round < 1:
+        raise ValueError(f"round is {round}: expected at least 1")
+    if settings.schedule == "step":
+        passed = sum(milestone <= round for milestone in settings.milestones)
+        return settings.lr * float(settings.gamma**passed)
+    if settings.schedule == "cosine":
+        # From lr in the first round towards 0 after the last, which so still learns something.
+        progress = min(round - 1, settings.rounds) / settings.rounds
+        return settings.lr * (1 + math.cos(math.pi * progress)) / 2
+    return settings.lr
+
+
+def warmed_up(settings: TrainSettings, step: int) -> float:
+    """Return the share of its rate that a client's step has; steps count from 1 through all rounds.
+
+    It rises in equal parts up to the step that ends the warm-up.
+    """
+    return min(1.0, step / settings.warmup) if settings.warmup else 1.0

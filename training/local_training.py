@@ -12,7 +12,7 @@ from models.families import SlicedNetwork
 from models.slicing import State
 from protocol.reports import Choice
 from protocol.work import Work
-from training.placement import PlacedNetwork
+from training.devices import PlacedNetwork
 from training.shared_losses import cross_entropy, masked, masked_cross_entropy, present_classes
 
 

@@ -16,8 +16,7 @@ from models.layers import StaticBatchNorm2d
 from models.slicing import is_running_statistic
 from protocol.reports import Answered
 from protocol.train_settings import StatisticsKind, TrainSettings
-from training.devices import resident
-from training.placement import Placement
+from training.devices import Placement, resident
 
 LARGEST_BATCH = 256
 """Answers in a batch: an example of a language model has one for each of its words."""

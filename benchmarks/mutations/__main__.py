@@ -32,7 +32,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "strategies/aggregation/test_exact_sums.py",
         "strategies/aggregation/test_bounds.py",
     ),
-    "strategies/aggregation/bounds.py": ("strategies/aggregation/test_bounds.py",),
+    "strategies/aggregation/update.py": ("strategies/aggregation/test_bounds.py",),
     "strategies/levels/planning.py": ("strategies/levels/test_search.py",),
     "strategies/levels/cost.py": ("strategies/levels/test_cost.py",),
     "server_app/record/checkpoint.py": ("server_app/record/test_run_record.py",),
@@ -64,7 +64,7 @@ SLOW = (
 """Words in the names of tests that take long and are not needed here."""
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0",
            "-m", "not processes", "-k", f"not ({' or '.join(SLOW)})")  # fmt: skip
-NOT_COMPILED = ("strategies/aggregation/exact_sums.py", "strategies/aggregation/bounds.py")
+NOT_COMPILED = ("strategies/aggregation/exact_sums.py", "strategies/aggregation/update.py")
 """Files whose numba loops run as Python here, where compiling them takes longer than the tests."""
 HEAVY = ("torch", "torch._dynamo", "numba", "flwr.serverapp", "flwr.clientapp", "datasets",
          "flwr_datasets.partitioner", "sklearn.cluster", "sklearn.datasets", "hydra", "pytest",

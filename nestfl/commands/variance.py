@@ -13,8 +13,8 @@ from data.clients import all_clients
 from models.loading import network_of
 from server_app.building import strategy_of
 from server_app.config.composing import compose
-from strategies.methods.serving_rate import balanced, normalised
-from training.gradient_variance import gradient_variances
+from strategies.methods.serving_rate.gradient_variances import gradient_variances
+from strategies.methods.serving_rate.serving_rate import balanced, normalised
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import plugins
 from server_app.config.keys import keys_by_name, lists, values_by_key
 from server_app.config.typed import EXTRA, ConfigError, reject_unknown
 from strategies.federation import ModelConfig
-from strategies.settings import PlannedSettings
+from strategies.method_settings import PlannedSettings
 from strategies.registry import METHODS, method
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

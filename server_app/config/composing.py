@@ -27,7 +27,7 @@ from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.config.settings import Config
 from server_app.config.typed import EXTRA, ConfigError, build
 from strategies.federation import CheckpointConfig, FleetConfig, ModelConfig
-from strategies.settings import MethodSettings
+from strategies.method_settings import MethodSettings
 from strategies.registry import method
 
 __all__ = ["Config", "ConfigError", "compose", "compose_dataset", "dump", "load", "plain"]

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from strategies.federation import Federation, named
-from strategies.settings import MethodSettings
+from strategies.method_settings import MethodSettings
 
 Engine = Literal["ray", "local"]
 

@@ -26,11 +26,11 @@ from data.spec import DatasetSpec
 from protocol.code import code_hash
 from server_app.config.typed import ConfigError
 from server_app.record.files import write_text
-from strategies.fleet.client_levels import budget_of
-from strategies.nodes.enrolment import Client
+from strategies.assignment import budget_of
 from strategies.levels.cost import cost_by_exit, training_memory
 from strategies.levels.planning import Level
 from strategies.method import Method
+from strategies.nodes.enrolment import Client
 
 
 class LevelFacts(TypedDict):

@@ -25,10 +25,10 @@ from server_app.record.fleet_record import (
 )
 from server_app.record.round_line import round_line, work_line
 from server_app.record.run_record import RunRecord
-from strategies.round import NestedStrategy
 from strategies.coverage import Coverage
 from strategies.nodes.enrolment import Client
 from strategies.observer import Observer
+from strategies.round import NestedStrategy
 
 TOLD_EVERY, LOGGED_EVERY = 0.5, 15.0
 """Seconds between two words about the same work, to the display and to the log."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from server_app.report.amounts import amount, duration, percent
 from server_app.report.grouping import Group
-from strategies.rounds.worst_tenth import worst_tenth
+from strategies.evaluation import worst_tenth
 from training.perplexity import perplexity_of, shown
 
 

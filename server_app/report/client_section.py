@@ -12,7 +12,7 @@ from server_app.report.curves import FEW, Figure
 from server_app.report.grouping import ABSENT, Group
 from server_app.report.run_data import RunData, by_number
 from server_app.report.tables import Table, accuracy_over_runs
-from strategies.rounds.worst_tenth import worst_tenth
+from strategies.evaluation import worst_tenth
 
 NAMED = 5
 MOST_LISTED = 100

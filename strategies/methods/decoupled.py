@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strategies.round import NestedStrategy
 from strategies.levels.planning import Level
-from strategies.settings import PlannedSettings
+from strategies.method_settings import PlannedSettings
+from strategies.round import NestedStrategy
 
 
 @dataclass(frozen=True, kw_only=True)

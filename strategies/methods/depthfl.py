@@ -23,12 +23,12 @@ from torch import Tensor
 
 from models import State, Task
 from models.families import SlicedNetwork
-from strategies.round import NestedStrategy
 from strategies.federation import Federation, check_least
 from strategies.levels.planning import Level
-from strategies.settings import DepthSettings
+from strategies.method_settings import DepthSettings
+from strategies.round import NestedStrategy
+from training.devices import PlacedNetwork
 from training.local_training import LocalTraining
-from training.placement import PlacedNetwork
 from training.shared_losses import kl_divergence
 
 

@@ -23,11 +23,10 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from models import Slice
-from strategies.choice_settings import ChoiceSettings
-from strategies.choosing import ChoosingStrategy
-from strategies.nodes.enrolment import Client
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Cut
+from strategies.methods.choosing.choosing import ChoiceSettings, ChoosingStrategy
+from strategies.nodes.enrolment import Client
 
 Layer = tuple[str, tuple[int, ...]]
 """A tensor's name and shape."""

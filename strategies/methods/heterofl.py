@@ -24,13 +24,12 @@ from models.families import SlicedNetwork
 from models.slicing import SliceMap
 from protocol.reports import Trained
 from strategies.aggregation.update import RefusedUpdateError, Update
-from strategies.round import NestedStrategy
+from strategies.assignment import drawn, takes_largest
 from strategies.federation import Federation
-from strategies.fleet.client_levels import takes_largest
-from strategies.nodes.enrolment import Client
-from strategies.fleet.sampling import drawn
 from strategies.levels.planning import Level
-from strategies.settings import PlannedSettings
+from strategies.method_settings import PlannedSettings
+from strategies.nodes.enrolment import Client
+from strategies.round import NestedStrategy
 from training.local_training import MaskedTraining
 
 

@@ -23,7 +23,6 @@ from torch import Tensor
 from models import State, Task, family, names
 from models.slicing import Rounding, Slice, is_running_statistic, is_step_size
 from models.tensor_kinds import STEP, tensors_of
-from strategies.round import NestedStrategy
 from strategies.federation import Federation, rises_to_one
 from strategies.levels.cost import price_of
 from strategies.levels.patterns import (
@@ -35,7 +34,8 @@ from strategies.levels.patterns import (
     width_of,
 )
 from strategies.levels.planning import Level
-from strategies.settings import PlannedSettings
+from strategies.method_settings import PlannedSettings
+from strategies.round import NestedStrategy
 from training.local_training import MaskedTraining
 
 

@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models import Window
-from strategies.round import NestedStrategy
 from strategies.federation import Federation
-from strategies.settings import PlannedSettings
+from strategies.method_settings import PlannedSettings
+from strategies.round import NestedStrategy
+from training.devices import PlacedNetwork
 from training.local_training import LocalTraining
-from training.placement import PlacedNetwork
 from training.shared_losses import kl_divergence
 
 WindowKind = Literal["prefix", "upper-right", "lower-left", "lower-right", "middle", "random"]

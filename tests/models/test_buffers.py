@@ -22,20 +22,19 @@ from models import (
     register,
 )
 from models.frozen import freeze, only_last_exit
-from models.loading import network_of, network_to_load, unsaved_buffers
+from models.loading import load_network, network_of, network_to_load, unsaved_buffers
 from protocol.reports import Evaluation
 from server_app import app as server
 from server_app.config import choices
 from server_app.config.composing import compose
 from server_app.trained_level import load_level
-from strategies.round import NestedStrategy
 from strategies.evaluation import evaluate_submodels
+from strategies.round import NestedStrategy
 from tests.support.grids import InProcessGrid
 from tests.support.toy_networks import same, state_of
 from tests.support.toy_training import CPU, digits
 from training.fitting import fit
 from training.local_training import plain_loss
-from training.networks import load_network
 
 pytestmark = pytest.mark.usefixtures("one_thread", "networks")
 

@@ -16,9 +16,9 @@ from protocol.reports import Trained
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.aggregators import AggregationConfig
-from strategies.round import NestedStrategy
 from strategies.federation import FederationError
-from strategies.serving_settings import UNWEIGHTED
+from strategies.methods.serving_rate.serving_rate import UNWEIGHTED
+from strategies.round import NestedStrategy
 from tests.support.federations import SMALL
 from tests.support.grids import InProcessGrid
 from tests.support.toy_networks import same

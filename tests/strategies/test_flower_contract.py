@@ -18,9 +18,9 @@ from protocol.train_settings import TrainSettings
 from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import compose
-from strategies.round import NestedStrategy
 from strategies.federation import Federation, FederationError, FleetConfig, ModelConfig
 from strategies.methods.heterofl import HeteroFL, HeteroFLSettings
+from strategies.round import NestedStrategy
 from tests.support.federations import SMALL
 from tests.support.grids import Fault, InProcessGrid, no_fault
 

@@ -13,15 +13,15 @@ from models import Slice, State
 from models.families import SlicedNetwork
 from strategies.aggregation.update import Update
 from strategies.assignment import Assignment
-from strategies.round import NestedStrategy
-from strategies.nodes.enrolment import Client
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Cut
-from strategies.settings import MethodSettings, PlannedSettings
+from strategies.method_settings import MethodSettings, PlannedSettings
+from strategies.nodes.enrolment import Client
 from strategies.registry import METHODS
+from strategies.round import NestedStrategy
+from training.devices import PlacedNetwork
 from training.local_training import LocalTraining
-from training.placement import PlacedNetwork
 
 
 def register(monkeypatch: pytest.MonkeyPatch, method: type[NestedStrategy]) -> None:

@@ -44,7 +44,7 @@ from dataclasses import dataclass
 
 from models import Window
 from strategies.round import NestedStrategy
-from strategies.settings import PlannedSettings
+from strategies.method_settings import PlannedSettings
 from strategies.registry import register_method
 
 

@@ -18,8 +18,7 @@ from models import Slice, Task
 from models.families import SlicedNetwork
 from models.loading import network_to_load
 from protocol.train_settings import TrainSettings
-from tests.support.toy_networks import randomised, same, state_of
-from training.ensemble_distillation import (
+from strategies.methods.feddf.ensemble_distillation import (
     Average,
     DistillationSettings,
     Ensemble,
@@ -28,6 +27,7 @@ from training.ensemble_distillation import (
     answers,
     distil,
 )
+from tests.support.toy_networks import randomised, same, state_of
 
 TEACHERS = (torch.tensor([[2.0, 0.0, -2.0]]), torch.tensor([[0.0, 2.0, 1.0]]))
 CPU = TrainSettings(device="cpu")

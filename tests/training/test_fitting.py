@@ -18,11 +18,9 @@ from models import Slice, SlicedNetwork
 from protocol.train_settings import TrainSettings
 from tests.support.toy_networks import same, state_of
 from tests.support.toy_training import CPU, EXITS, QUARTER, digits, resnet
-from training.fitting import fit, passed
-from training.learning_rate import learning_rate
+from training.devices import Placement
+from training.fitting import SGD, fit, learning_rate, passed
 from training.local_training import plain_loss
-from training.placement import Placement
-from training.sgd import SGD
 from training.shared_losses import cross_entropy
 from training.testing import evaluate
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from models import Slice, SlicedNetwork, build
+from strategies.methods.serving_rate.gradient_variances import gradient_variances
 from tests.support.toy_training import CPU, digits
-from training.gradient_variance import gradient_variances
 
 SETTINGS = replace(CPU, batch_size=8)
 

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 
 from client_app.probe import Probe, budget, probe
 from models import Slice, Task
+from models.loading import load_network
 from tests.support.toy_networks import same, state_of
 from tests.support.toy_training import CPU, EXITS, QUARTER, digits, resnet
 from training.devices import choose_device, free_memory, resident, set_threads
 from training.fitting import fit
 from training.local_training import plain_loss
-from training.networks import load_network
 from training.testing import evaluate, gather_statistics
 
 pytestmark = pytest.mark.usefixtures("one_thread")

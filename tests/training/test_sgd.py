@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.support.toy_training import CPU
-from training.sgd import SGD
+from training.fitting import SGD
 
 SHAPES = [(3, 4), (5,), ()]
 

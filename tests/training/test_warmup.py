@@ -15,10 +15,9 @@ from models import SlicedNetwork
 from protocol.train_settings import TrainSettings
 from tests.support.toy_networks import same, state_of
 from tests.support.toy_training import CPU, digits, resnet
-from training.fitting import _batches, _steps_of_an_epoch, fit
-from training.learning_rate import warmed_up
+from training.devices import PlacedNetwork
+from training.fitting import _batches, _steps_of_an_epoch, fit, warmed_up
 from training.local_training import plain_loss
-from training.placement import PlacedNetwork
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,8 +12,12 @@ from data.clients import client_data
 from data.spec import DatasetSpec
 from models import Slice, Task
 from models.candidates import Candidates
-from training.architecture_search import best_of, zico_scorer
-from training.zico import score_of, zico_score
+from strategies.methods.choosing.architecture_search import (
+    best_of,
+    score_of,
+    zico_score,
+    zico_scorer,
+)
 
 THREE_STAGES = Candidates(((2, 3),) * 3, ((0.5, 0.75, 1.0),) * 3)
 

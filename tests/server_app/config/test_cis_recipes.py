@@ -11,7 +11,7 @@ from server_app import app as server
 from server_app.config.choices import choices
 from server_app.config.composing import compose
 from server_app.record.run_record import RunRecord
-from strategies.serving_settings import ServingRateSettings
+from strategies.methods.serving_rate.serving_rate import ServingRateSettings
 from tests.support.grids import InProcessGrid
 
 LAYERS = {

@@ -11,9 +11,9 @@ from server_app import app as server
 from server_app.config.choices import choices
 from server_app.config.composing import Config, compose
 from server_app.record.run_record import RunRecord
-from strategies.choice_settings import ChoiceSettings
 from strategies.levels.cost import price_of
-from strategies.settings import PlannedSettings
+from strategies.method_settings import PlannedSettings
+from strategies.methods.choosing.choosing import ChoiceSettings
 from tests.support.grids import InProcessGrid
 
 MILLIONS = {

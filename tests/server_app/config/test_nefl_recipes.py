@@ -11,7 +11,7 @@ from server_app.config.choices import choices
 from server_app.config.composing import Config, compose
 from server_app.record.run_record import RunRecord
 from strategies.levels.planning import Level
-from strategies.settings import PlannedSettings
+from strategies.method_settings import PlannedSettings
 from strategies.methods.heterofl import HeteroFLSettings
 from tests.support.grids import InProcessGrid
 

@@ -11,11 +11,11 @@ from server_app import app as server
 from server_app.config.choices import _merge_per_strategy, choices
 from server_app.config.composing import Config, ConfigError, compose
 from server_app.record.run_record import RunRecord
-from strategies.settings import PlannedSettings
-from strategies.methods.feddf import FedDFSettings
+from strategies.method_settings import PlannedSettings
+from strategies.methods.feddf.ensemble_distillation import DistillationSettings
+from strategies.methods.feddf.feddf import FedDFSettings
 from strategies.methods.scalefl import ScaleFLSettings
 from tests.support.grids import InProcessGrid
-from training.ensemble_distillation import DistillationSettings
 
 SPLITS = {
     "table3_resnet110": ((36, 0.7), (42, 0.7), (48, 0.75), (54, 1.0)),

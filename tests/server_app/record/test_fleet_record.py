@@ -28,9 +28,9 @@ from server_app.record.fleet_record import (
 )
 from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
-from strategies.nodes.enrolment import Client
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level
+from strategies.nodes.enrolment import Client
 from tests.support.federations import SMALL
 from tests.support.grids import InProcessGrid
 

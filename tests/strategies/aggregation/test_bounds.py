@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from models import Window, slice_map
-from strategies.aggregation.bounds import UpdateBounds
-from strategies.aggregation.update import RefusedUpdateError, Update
+from strategies.aggregation.update import RefusedUpdateError, Update, UpdateBounds
 
 FULL = nn.Linear(4, 4)
 HALF = slice_map(FULL, nn.Linear(4, 2), Window("rolling", 3))  # rows 3 and 0

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from models import SliceMap, slice_map
 from models.slicing import State
 from strategies.aggregation.nested_mean import NestedMean
-from strategies.methods.fedfa.scaled_by_norm import LayerNorm95, Reading, ScaledByNorm
 from strategies.aggregation.update import RefusedUpdateError, Update
+from strategies.methods.fedfa.scaled_by_norm import LayerNorm95, Reading, ScaledByNorm
 
 FULL = nn.Linear(3, 2)
 

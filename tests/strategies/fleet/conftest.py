@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.nodes import exchange as streaming
 from strategies.nodes import enrolment
+from strategies.nodes import exchange as streaming
 from tests.support.scripted import Clock
 
 

@@ -17,10 +17,10 @@ from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.choices import choices
 from server_app.config.composing import ConfigError, compose
-from strategies.round import NestedStrategy
 from strategies.nodes.enrolment import Client
+from strategies.nodes.exchange import messages
 from strategies.registry import METHODS
-from strategies.rounds.messages import messages
+from strategies.round import NestedStrategy
 from tests.support.federations import federate_in
 from tests.support.grids import InProcessGrid
 

@@ -21,8 +21,8 @@ from server_app import app as server
 from server_app.config import checkout
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
-from strategies.round import NestedStrategy
 from strategies.federation import FederationError, FleetConfig
+from strategies.round import NestedStrategy
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid
 

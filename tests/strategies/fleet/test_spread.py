@@ -12,8 +12,8 @@ from protocol.reports import Profile
 from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
-from strategies.round import NestedStrategy
 from strategies.nodes.enrolment import Client
+from strategies.round import NestedStrategy
 from tests.support.federations import federate_in
 from tests.support.grids import InProcessGrid
 

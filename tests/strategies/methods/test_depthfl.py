@@ -29,15 +29,15 @@ from server_app.predictor import TO_THE_END, Predictor
 from server_app.trained_level import load_level
 from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import Update
-from strategies.nodes.enrolment import Client
+from strategies.evaluation import evaluate_submodels
 from strategies.methods import depthfl
 from strategies.methods.depthfl import DepthFL, DepthFLTraining, mutual_distillation, ramp
-from strategies.evaluation import evaluate_submodels
-from strategies.rounds.tally import Tally
+from strategies.nodes.enrolment import Client
+from strategies.replies import Tally
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid
 from tests.support.toy_training import digits
-from training.placement import PlacedNetwork, Placement
+from training.devices import PlacedNetwork, Placement
 
 RUN = (
     "strategy=depthfl model.norm=null model.head=null fleet=small dataset.max_train=160 "

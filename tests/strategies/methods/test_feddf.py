@@ -19,6 +19,7 @@ from data.examples import Examples
 from data.spec import DatasetSpec
 from data.unlabelled import numbered
 from models import extract
+from models.loading import load_network
 from protocol.work import Work
 from server_app import app as server
 from server_app.building import strategy_of
@@ -27,13 +28,12 @@ from server_app.config.overrides import with_absolute_paths
 from server_app.record.run_record import RunRecord
 from strategies.aggregation.spool import Spool
 from strategies.aggregation.update import Update
-from strategies.methods import feddf as module
-from strategies.methods.feddf import FedDF, FedDFSettings
+from strategies.methods.feddf import feddf as module
+from strategies.methods.feddf.ensemble_distillation import DistillationSettings, answers, distil
+from strategies.methods.feddf.feddf import FedDF, FedDFSettings
 from tests.support.federations import SMALL, Federate, federate_in, untimed
 from tests.support.grids import InProcessGrid
 from tests.support.toy_networks import same
-from training.ensemble_distillation import DistillationSettings, answers, distil
-from training.networks import load_network
 
 QUICK = "strategy=feddf strategy.distillation.steps=2 model.norm=bn-running rounds=1"
 

@@ -16,10 +16,10 @@ from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.update import RefusedUpdateError, Update
-from strategies.choosing import union
+from strategies.methods.choosing.choosing import union
+from strategies.methods.fedfa.fedfa import FedFA
+from strategies.methods.fedfa.grafting import grafted
 from strategies.nodes.enrolment import Client
-from strategies.levels.grafting import grafted
-from strategies.methods.fedfa import FedFA
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid
 

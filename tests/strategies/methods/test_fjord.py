@@ -27,15 +27,15 @@ from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import Update
 from strategies.assignment import Assignment
-from strategies.federation import Federation, FleetConfig, ModelConfig
-from strategies.nodes.enrolment import Client
-from strategies.methods.fjord import FjORD, FjORDSettings, FjORDTraining, distilled
 from strategies.evaluation import evaluate_submodels
+from strategies.federation import Federation, FleetConfig, ModelConfig
+from strategies.methods.fjord.fjord import FjORD, FjORDSettings, FjORDTraining, distilled
+from strategies.nodes.enrolment import Client
 from tests.support.federations import SMALL, Federate, federate_in
 from tests.support.toy_networks import randomised, same, state_of
 from tests.support.toy_training import CPU, digits
+from training.devices import PlacedNetwork, Placement
 from training.fitting import fit
-from training.placement import PlacedNetwork, Placement
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

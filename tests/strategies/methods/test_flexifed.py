@@ -14,8 +14,8 @@ from server_app.building import strategy_of
 from server_app.config.composing import compose
 from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import Update
-from strategies.nodes.enrolment import Client
 from strategies.methods.flexifed import FlexiFed
+from strategies.nodes.enrolment import Client
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid
 

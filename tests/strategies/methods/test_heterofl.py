@@ -10,6 +10,7 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
+from models.loading import form_of
 from models.slicing import Slice
 from models.task import Task
 from protocol.arrays import pack
@@ -20,11 +21,10 @@ from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import RefusedUpdateError, Update
-from strategies.fleet.sampling import drawn
+from strategies.assignment import drawn
 from strategies.methods.heterofl import HeteroFL
 from tests.support.federations import SMALL, Federate, federate_in
 from tests.support.grids import InProcessGrid
-from training.networks import form_of
 
 CLASSIFIER = ("linear.weight", "linear.bias")
 

@@ -20,10 +20,15 @@ from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.update import Update
 from strategies.federation import FederationError
-from strategies.nodes.enrolment import Client
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level
-from strategies.methods.serving_rate import ServingRate, balanced, normalised, projected
+from strategies.methods.serving_rate.serving_rate import (
+    ServingRate,
+    balanced,
+    normalised,
+    projected,
+)
+from strategies.nodes.enrolment import Client
 from tests.support.federations import Federate, federate_in, untimed
 from tests.support.grids import InProcessGrid
 

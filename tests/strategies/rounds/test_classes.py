@@ -16,7 +16,7 @@ from models.task import Task
 from protocol.work import Work
 from server_app.record.checkpoint import load
 from server_app.record.confusion import read_confusion
-from strategies.rounds.classes import class_sizes, classes_counted, level_counts
+from strategies.evaluation import class_sizes, classes_counted, level_counts
 from tests.support.federations import Federate, federate_in, untimed
 from tests.support.grids import InProcessGrid
 from tests.support.toy_training import CPU, digits, resnet

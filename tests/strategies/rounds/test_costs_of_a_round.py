@@ -9,7 +9,7 @@ from flwr.app import Error, Message
 
 from protocol.reports import Trained
 from server_app.record.metrics import numbers
-from strategies.rounds.tally import Tally
+from strategies.replies import Tally
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid
 from tests.support.methods import TwiceARound, register

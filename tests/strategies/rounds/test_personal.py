@@ -13,16 +13,16 @@ import torch
 from flwr.app import Message, MetricRecord, RecordDict
 
 from data.clients import client_data
+from models.loading import form_of, load_network
 from protocol.arrays import unpack
 from protocol.reading import ProtocolError
 from protocol.reports import Personal, Trained
 from protocol.work import Work
 from server_app.config.composing import ConfigError, compose
-from strategies.rounds.tally import Tally
+from strategies.replies import Tally
 from tests.support.federations import federate_in, untimed
 from tests.support.grids import InProcessGrid, no_fault
 from training.local_training import LocalTraining
-from training.networks import form_of, load_network
 from training.testing import evaluate, with_statistics_after_training
 
 FAST = "rounds=1 dataset.max_train=200"

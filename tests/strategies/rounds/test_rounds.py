@@ -20,8 +20,8 @@ from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import compose
 from server_app.record.round_line import round_line
-from strategies.round import NestedStrategy
 from strategies.federation import FederationError
+from strategies.round import NestedStrategy
 from tests.support.federations import SMALL, Federate, federate_in, untimed
 from tests.support.grids import Fault, InProcessGrid
 from training.testing import with_own_statistics

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
-from strategies.rounds.worst_tenth import worst_tenth, worst_tenths
+from strategies.evaluation import worst_tenth, worst_tenths
 from tests.support.federations import federate_in
 
 

@@ -2,7 +2,7 @@
 
 - Ordered dropout: a client draws a width for every batch, of those up to the largest that it
   affords, and trains the first channels alone. They so become the most important ones.
-- The drawn network runs on parts of the client's weights, in place (`training/narrow_network.py`).
+- The drawn network runs on parts of the client's weights, in place (`strategies/methods/fjord/narrow_network.py`).
   What lies outside does not move: not by momentum or weight decay either.
 - Batch norms have statistics of each width, and one affine pair of which a width uses the first
   part. The server averages statistics of a width over the clients that train it.
@@ -23,16 +23,16 @@ from models import slice_map
 from models.families import SlicedNetwork
 from models.slicing import Rounding, is_running_statistic, nested_width
 from strategies.assignment import Assignment
-from strategies.round import NestedStrategy
 from strategies.federation import Federation
-from strategies.nodes.enrolment import Client
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Cut
-from strategies.settings import PlannedSettings
+from strategies.method_settings import PlannedSettings
+from strategies.methods.fjord.narrow_network import NarrowNetwork
+from strategies.nodes.enrolment import Client
+from strategies.round import NestedStrategy
+from training.devices import PlacedNetwork, Placement
 from training.local_training import LocalTraining
-from training.narrow_network import NarrowNetwork
-from training.placement import PlacedNetwork, Placement
 
 WIDTHS = 2**31
 """Tells the draws of widths from those of the examples' order, which go by the same seed."""

@@ -1,7 +1,7 @@
 """FedFA (Park, Joe-Wong: "Federated Learning with Flexible Architectures", ECML PKDD 2024).
 
 - Clients choose blocks (depth) and width of each stage, by ZiCo's score on their own data; the
-  global model has the most of each (Algorithm 1, lines 1 to 3): `strategies/choosing.py`.
+  global model has the most of each (Algorithm 1, lines 1 to 3): `strategies/methods/choosing/choosing.py`.
 - Layer grafting (Algorithm 2): copies of a stage's last block stand in for those that a client
   lacks, so that no part of the global model is trained by few clients only.
 - Scalable aggregation (Algorithm 1, lines 12 to 22): layers are brought to one scale by the norms
@@ -19,17 +19,15 @@ from functools import cached_property, lru_cache
 from models import Slice, family
 from models.slicing import SliceMap
 from strategies.aggregation.aggregators import Aggregator
-from strategies.aggregation.grafted import Grafted
 from strategies.aggregation.norm_bounds import Inner
-from strategies.methods.fedfa.scaled_by_norm import LayerNorm95, Reading, Scale, ScaledByNorm
 from strategies.aggregation.update import Update
-from strategies.choice_settings import ChoiceSettings
-from strategies.choosing import ChoosingStrategy, union
 from strategies.federation import Federation
-from strategies.nodes.enrolment import Client
-from strategies.levels.grafting import grafted
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Cut
+from strategies.methods.choosing.choosing import ChoiceSettings, ChoosingStrategy, union
+from strategies.methods.fedfa.grafting import Grafted, grafted
+from strategies.methods.fedfa.scaled_by_norm import LayerNorm95, Reading, Scale, ScaledByNorm
+from strategies.nodes.enrolment import Client
 
 Graft = tuple[SliceMap, Mapping[str, str]]
 """Where the tensors of a grafted architecture lie, and which of its own each is."""

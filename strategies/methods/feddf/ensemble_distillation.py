@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from data.examples import Examples
 from models.families import SlicedNetwork
 from protocol.train_settings import TrainSettings
-from training.devices import resident
+from training.devices import Placement, resident
 from training.fitting import chance_from
-from training.placement import Placement
 from training.testing import LARGEST_BATCH, evaluate, with_statistics_after_training
 
 Average = Literal["logits", "probabilities", "losses"]

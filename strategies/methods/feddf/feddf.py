@@ -25,17 +25,15 @@ from data.spec import DatasetSpec
 from data.unlabelled import OWN, UnlabelledSpec, server_parts, unlabelled
 from models import State, extract
 from models.families import SlicedNetwork
+from models.loading import load_network
 from protocol.work import Work
 from strategies.aggregation.aggregators import Aggregator
-from strategies.aggregation.kept import Kept
 from strategies.aggregation.spool import Spool
 from strategies.assignment import Assignment
-from strategies.round import NestedStrategy
 from strategies.federation import Federation, named
 from strategies.levels.planning import Level
-from strategies.settings import PlannedSettings
-from training.devices import threads
-from training.ensemble_distillation import (
+from strategies.method_settings import PlannedSettings
+from strategies.methods.feddf.ensemble_distillation import (
     DistillationSettings,
     Ensemble,
     Targets,
@@ -43,7 +41,9 @@ from training.ensemble_distillation import (
     answers,
     distil,
 )
-from training.networks import load_network
+from strategies.methods.feddf.kept_replies import Kept
+from strategies.round import NestedStrategy
+from training.devices import threads
 from training.testing import LARGEST_BATCH
 
 SERVER_SHARE = 0.1

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from torch import Tensor
+
+from models.slicing import State
+from strategies.aggregation.norm_bounds import Inner
+from strategies.aggregation.update import Update
 from strategies.levels.patterns import Kept
 
 
@@ -21,3 +26,24 @@ def grafted(tensors: Iterable[str], own: Kept, wanted: Kept, blocks: str) -> dic
             copy = blocks.format(stage=stage, block=block)
             found |= {copy + name.removeprefix(last): name for name in copied}
     return found
+
+
+class Grafted:
+    """Hands updates on with the blocks that their architecture lacks."""
+
+    def __init__(self, inner: Inner, graft: Callable[[Update], Update]) -> None:
+        self.inner, self.graft = inner, graft
+
+    def check(self, update: Update) -> None:
+        """Raise `RefusedUpdateError` where `add` would, and change nothing."""
+        update.check_form()
+        self.inner.check(self.graft(update))
+
+    def add(self, update: Update) -> None:
+        """Fold in one client's state, or raise `RefusedUpdateError` and change nothing."""
+        update.check_form()
+        self.inner.add(self.graft(update))
+
+    def result(self, previous: State) -> dict[str, Tensor]:
+        """Return what the inner one makes of the grafted updates."""
+        return self.inner.result(previous)

@@ -1,1 +1,0 @@
-"""Who is there: the nodes, what they say of themselves, and messages to and from them."""
