@@ -16,9 +16,9 @@ from data.spec import DatasetSpec
 from models.families import SlicedNetwork
 from models.loading import form_of, load_network
 from protocol.arrays import pack, unpack
+from protocol.records import ARRAYS
 from protocol.reports import Evaluation, Personal, Profile, Trained
 from protocol.work import Work
-from strategies.methods.serving_rate.gradient_variances import Variances, gradient_variances
 from strategies.registry import method
 from training.attacks import amplified, poisoned
 from training.devices import choose_device, set_threads
@@ -48,14 +48,15 @@ def introduce(message: Message, context: Context) -> Message:
     return Message(RecordDict({"profile": profile.record()}), reply_to=message)
 
 
-@app.query("architecture")
-def choose(message: Message, context: Context) -> Message:
-    """Choose an architecture by this device's data, of those that it is offered and affords."""
+@app.query("method")
+def answer(message: Message, context: Context) -> Message:
+    """Answer a question of the method's server half, such as which architecture is chosen."""
     set_threads()
     work = asked(message, context)
+    net = network_of(message, work) if ARRAYS in message.content else None
     chosen, data = method(work.method), own_data(work, context).train
-    choice = chosen.Training(chosen.Settings(**work.settings), work, data, {}).choice()
-    return Message(RecordDict({"choice": choice.record()}), reply_to=message)
+    training = chosen.Training(chosen.Settings(**work.settings), work, data, {})
+    return Message(training.answer(net), reply_to=message)
 
 
 @app.train()
@@ -132,16 +133,6 @@ def statistics(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-@app.query("variances")
-def variances(message: Message, context: Context) -> Message:
-    """Measure how much each exit's gradients vary over this device's training data (CIS)."""
-    work, net = received(message, context)
-    data, exits = own_data(work, context).train, len(work.slice.exits or (1,))
-    found = gradient_variances(net, data, work.train, exits, work.seed, work.told["batches"])
-    report = Variances(len(data), tuple(found))
-    return Message(RecordDict({"metrics": report.record()}), reply_to=message)
-
-
 def asked(message: Message, context: Context) -> Work:
     """Return the work of a message, as far as this device's owner lets it be done."""
     return granted(Work.read(message.content), NodeConfig.read(context.node_config))
@@ -151,7 +142,12 @@ def received(message: Message, context: Context) -> tuple[Work, SlicedNetwork]:
     """Return the work of a message, and its slice as a network."""
     set_threads()
     work = asked(message, context)
-    return work, load_network(work.task, work.slice, sent_state(message, work))
+    return work, network_of(message, work)
+
+
+def network_of(message: Message, work: Work) -> SlicedNetwork:
+    """Return the network of a message's slice."""
+    return load_network(work.task, work.slice, sent_state(message, work))
 
 
 def sent_state(message: Message, work: Work) -> dict[str, Tensor]:

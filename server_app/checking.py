@@ -149,7 +149,7 @@ def simulate(strategy: NestedStrategy, examples: list[int]) -> None:
     if isinstance(strategy, ChoosingStrategy):
         return  # what they choose makes the levels
     strategy.prepare()
-    roster.require_levels(strategy.levels_held(strategy.clients))
+    roster.require_levels(strategy.coverage.trained_by(strategy.clients))
     clients = strategy.clients.values()
     require_full_model(federation, strategy.settings, strategy.coverage, clients)
 

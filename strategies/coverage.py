@@ -1,12 +1,13 @@
-"""Which levels have clients: what is said of that at the start, and of levels that nobody holds."""
+"""The clients of each level: counted, logged at the start, and required where a run needs them."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from models import family
@@ -26,17 +27,46 @@ MORE_NODES = "--federation-config 'num-supernodes={} client-resources-num-cpus=1
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
-@dataclass(frozen=True)
+@dataclass
 class Coverage:
-    """The levels, how many clients hold each, and which no client has ever trained."""
+    """The levels, and the clients that hold and train each: computed once for a set of clients."""
 
     levels: Sequence[Level]
-    held: Counter[int]
-    untrained: AbstractSet[int]
+    clients: Mapping[int, Client]
+    untrained: AbstractSet[int] = frozenset()
+    """Levels of which no client has sent a usable reply yet."""
+    own: dict[int, Level] = field(default_factory=dict)
+    """Each client's own level, by the client's number."""
+    may: dict[int, frozenset[int]] = field(default_factory=dict)
+    """The levels that each client may be assigned."""
+    trains: dict[int, frozenset[int]] = field(default_factory=dict)
+    """The levels that are trained when a client trains, whatever it is assigned."""
+
+    @cached_property
+    def held(self) -> Counter[int]:
+        """The number of clients that train each level."""
+        return Counter(level for levels in self.trains.values() for level in levels)
+
+    @cached_property
+    def owned(self) -> Counter[int]:
+        """The number of clients whose own level each is."""
+        return Counter(level.number for level in self.own.values())
+
+    @cached_property
+    def first(self) -> dict[int, int]:
+        """The smallest number of a client that may be assigned each level."""
+        found: dict[int, int] = {}
+        for number in sorted(self.may, reverse=True):
+            found |= dict.fromkeys(self.may[number], number)
+        return found
+
+    def trained_by(self, clients: Iterable[int]) -> set[int]:
+        """Return the levels that some clients train between them."""
+        return set().union(*(self.trains[number] for number in clients))
 
     @property
     def lacks(self) -> dict[int, Lack]:
-        """The levels that nobody holds, and what that makes of them."""
+        """The levels that no client holds, and the mark that reports give each of them."""
         return {
             level.number: "untrained" if level.number in self.untrained else "no client"
             for level in self.levels

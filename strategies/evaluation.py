@@ -21,10 +21,11 @@ from protocol.reading import ProtocolError
 from protocol.records import read_slice
 from protocol.reports import Answered, Evaluation, Trained
 from strategies.aggregation.update import RefusedUpdateError, Update
+from strategies.assignment import Assignment
 from strategies.federation import FleetConfig, Test
 from strategies.levels.submodels import Submodel
 from strategies.method import Method
-from strategies.replies import Answers, AskTally, Question, Tally, ask, check_examples
+from strategies.replies import Answers, AskTally, Tally, ask, check_examples
 from training.perplexity import is_perplexity, perplexity, perplexity_of
 
 VALIDATION = "validation"
@@ -104,19 +105,24 @@ def _perplexity(task: Task, loss: float, score: str = "accuracy") -> dict[str, f
 
 def client_tests(
     method: Method, due: Collection[Test], config: ConfigRecord | None
-) -> list[Question]:
+) -> list[Assignment]:
     """Return what the clients are asked to test, of what is due; an untrained level is not."""
     told, lacks = dict(config or {}), method.coverage.lacks
     tests = [
-        Question(client, cut, told=told, what=what)
+        Assignment(client, cut, told=told, what=what)
         for client in (method.roster.answering if "clients" in due else ())
         for what, cut in method.tested_by(client).items()
         if lacks.get(cut.level.number) != "untrained"
     ]
     validations = [
-        Question(client, cut, told=told, what=VALIDATION, part="validation")
+        Assignment(
+            client,
+            method.cut_of(client, method.round),
+            told=told,
+            what=VALIDATION,
+            part="validation",
+        )
         for client in (method.roster.answering if "validation" in due else ())
-        for cut in [method.cut_of(client, method.round)]
     ]
     return tests + validations
 
@@ -132,7 +138,7 @@ def client_scores(
     validation score is the mean of the levels' own. What is `known` of the levels is kept beside,
     and every client's own accuracy under "scores".
     """
-    level_of = {number: method.level_of(each).number for number, each in method.clients.items()}
+    level_of = {number: level.number for number, level in method.coverage.own.items()}
     scores: dict[str, dict[int, float]] = {}
     for question, content in answers:
         client = question.client.number
@@ -221,7 +227,7 @@ def with_statistics(method: Method, grid: Grid, tally: Tally) -> State:
     if not any(isinstance(module, StaticBatchNorm2d) for module in full.modules()):
         return method.state
     questions = [
-        Question(client, cut, what="statistics")
+        Assignment(client, cut, what="statistics")
         for client in method.roster.answering
         for cut in method.gathered_by(client)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -148,15 +149,8 @@ class FleetConfig:
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
-        """The clients divided by the shares, to within one client; few go where they do most."""
-        total = sum(self.shares)
-        ends = [round(self.clients * end / total) for end in accumulate(self.shares)]
-        counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
-        wanted = [tier for tier, share in enumerate(self.shares) if share > 0]
-        if self.clients < len(wanted):
-            # One each: the largest tier, the smallest, then those between, the smaller first.
-            served = [wanted[-1], *wanted[:-1]][: self.clients]
-            counts = [int(tier in served) for tier in range(len(self.shares))]
+        """The tiers, with the number of clients in each."""
+        counts = self._clients_of_tiers(self.clients)
         return tuple(Tier(b, n) for b, n in zip(self.budgets, counts, strict=True))
 
     def tier_of(self, client: int, clients: int | None = None) -> int:
@@ -164,9 +158,27 @@ class FleetConfig:
 
         It is one of `clients`, or of the fleet's own number of them.
         """
-        fleet = self if clients is None else replace(self, clients=clients)
-        ends = accumulate(tier.clients for tier in fleet.tiers)
-        return next(tier for tier, end in enumerate(ends) if client < end)
+        clients = self.clients if clients is None else clients
+        if clients not in self._ends_of_tiers:
+            self._ends_of_tiers[clients] = list(accumulate(self._clients_of_tiers(clients)))
+        return bisect_right(self._ends_of_tiers[clients], client)
+
+    @cached_property
+    def _ends_of_tiers(self) -> dict[int, list[int]]:
+        """The first client behind each tier, by the number of clients that are divided."""
+        return {}
+
+    def _clients_of_tiers(self, clients: int) -> list[int]:
+        """Divide clients by the shares, to within one; few clients go to the tiers in this order:
+        the largest, the smallest, then those between, the smaller first."""
+        total = sum(self.shares)
+        ends = [round(clients * end / total) for end in accumulate(self.shares)]
+        counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        wanted = [tier for tier, share in enumerate(self.shares) if share > 0]
+        if clients < len(wanted):
+            served = [wanted[-1], *wanted[:-1]][:clients]
+            counts = [int(tier in served) for tier in range(len(self.shares))]
+        return counts
 
 
 @dataclass(frozen=True)
@@ -281,7 +293,7 @@ class Federation:
         """What tells the run's tokenizer from others, where texts go through a pre-trained one."""
         return identity(self.dataset.tokenizer) if self.dataset.holds == "tokens" else None
 
-    @property
+    @cached_property
     def local_train(self) -> TrainSettings:
         """How clients train: schedules end with the run."""
         return replace(self.train, rounds=self.rounds)

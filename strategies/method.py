@@ -1,29 +1,36 @@
-"""What a method says: which levels there are, who trains what, what is shared, what is tested.
+"""The seams of a method: its levels, who trains what, what is shared, what is tested.
 
-All of it has a plain default, which the first part below lists: a method overrides what it does
-differently. No messages here: how they are sent, and rounds run, is `strategies/round.py`.
+Each seam has a plain default. A method overrides those that it does differently; the rest of this
+file calls them. The loop of the rounds is `strategies/round.py`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 from uuid import uuid4
 
 import numpy as np
 import torch
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 from torch import Tensor, nn
 
 from models import PREFIX, Slice, State, Window
 from models.slicing import is_running_statistic
-from protocol.reports import Trained
-from protocol.train_settings import TrainSettings
 from protocol.work import Recall, Work
 from strategies.aggregation.aggregators import Aggregator
-from strategies.aggregation.update import Update
-from strategies.assignment import Assignment, budget_of, drawn, level_of, levels_near, sampled
+from strategies.assignment import (
+    Assignment,
+    budget_of,
+    drawn_level,
+    in_turn,
+    level_of,
+    levels_near,
+    messages,
+    sampled,
+)
 from strategies.coverage import Coverage
 from strategies.federation import Federation, FederationError, named
 from strategies.levels.cost import cost
@@ -57,9 +64,9 @@ class Method:
         settings.check(federation)
         self.settings, self.weights = settings, weights
         self.run_id = federation.run_id or uuid4().hex
-        self.roster = Roster(federation, self.admit)
+        self.roster = Roster(federation, self.ask)
         self.round = 0
-        """The last one that was trained."""
+        """The last round that was trained."""
         given = settings.ratios if isinstance(settings, PlannedSettings) else None
         self.ratios: tuple[float, ...] = given or ()
         self.levels: list[Level] = []
@@ -68,11 +75,12 @@ class Method:
         self.untrained: set[int] = set()
         """Levels of which no client has sent a usable reply yet."""
         self.last_replies: dict[int, int] = {}
-        """The last round of which each client's reply was taken, where clients remember."""
+        """The last round in which each client's reply was taken, where clients remember."""
+        self._coverage: Coverage | None = None
         if not settings.need_clients:
             self._prepare()
 
-    # --- what a method may do differently ------------------------------------------------------
+    # --- seams -----------------------------------------------------------------------------------
 
     def plan(self) -> list[Level]:
         """Return the levels, the smallest first; the last is the full model."""
@@ -81,10 +89,10 @@ class Method:
         budgets = self.ratios or self.federation.fleet.budgets
         return self.settings.plan(self.federation.task, budgets, self.early_exits)
 
-    def admit(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
-        """Ask clients that have come what else must be known, before they are given a level.
+    def ask(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
+        """Ask clients that have just come what the method must know of them.
 
-        Returned is why some of them, by number, cannot take part: by default nothing is asked.
+        Return the reasons why some of them, by number, cannot take part.
         """
         return {}
 
@@ -92,100 +100,117 @@ class Method:
         """Return the level that a client holds: its tier's, or the largest that it affords."""
         return level_of(client, self.levels, self.federation, self.settings)
 
-    def levels_of(self, client: Client) -> Collection[Level]:
-        """Return the levels that a client may be assigned: its own, or those near it."""
-        return levels_near(client, self.levels, self.level_of(client), self.federation)
+    def levels_of(self, client: Client) -> Mapping[Level, float]:
+        """Return the levels that a client may train in a round, and how often each is drawn."""
+        near = levels_near(client, self.levels, self.level_of(client), self.federation)
+        return dict.fromkeys(near, 1.0)
 
     def trained_with(self, level: Level) -> Collection[Level]:
-        """Return the levels that whoever trains a level trains: by default that one alone."""
+        """Return the levels that are trained when a client trains this one."""
         return [level]
 
-    def training_macs(self, level: Level) -> int:
-        """Return the MACs of a forward pass of one example in a level's training."""
-        return cost(self.federation.task, level.slice).macs
-
-    @property
-    def local_train(self) -> TrainSettings:
-        """How clients train."""
-        return self.federation.local_train
-
-    def ask_first(self, grid: Grid) -> None:
-        """Ask the clients what must be known before the first round: by default nothing."""
-
-    def whole(self) -> Slice:
-        """Return what the global state is of: the full network, with the levels' exits."""
-        return global_slice(self.federation.task, self.levels)
-
     def window_of(self, client: int, round: int) -> Window:
-        """Return which channels a client's slice keeps in a round."""
+        """Return the window of channels that a client's slice keeps in a round."""
         return PREFIX
-
-    def bank(self, name: str, level: Level) -> str | None:
-        """Return the bank that keeps a tensor for some only, or None where all levels share it."""
-        return f"level{level.number}" if is_running_statistic(name) else None
-
-    def first_of_banks(self, level: Level, full: State) -> Mapping[str, Tensor]:
-        """Return what a level's banks start from, under their names in the global state."""
-        return self.submodels.banks_as_cut(level, full)
-
-    def sample(self, round: int, available: Sequence[int]) -> list[int]:
-        """Return this round's clients, drawn from (seed, round) over the sorted numbers."""
-        federation = self.federation
-        return sampled(available, federation.clients_per_round, federation.seed, round)
 
     def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
         """Return what the sampled clients train in this round."""
-        return [
-            Assignment(
-                client,
-                Cut(self.drawn_level(client, round), self.window_of(client.number, round)),
-            )
-            for client in clients
-        ]
+        return [Assignment(each, self.drawn_cut(each, round)) for each in clients]
+
+    def bank(self, name: str, level: Level) -> str | None:
+        """Return the bank that keeps a tensor for some levels; None if all levels share it."""
+        return f"level{level.number}" if is_running_statistic(name) else None
+
+    def first_of_banks(self, level: Level, full: State) -> Mapping[str, Tensor]:
+        """Return the first values of a level's banks, under their names in the global state."""
+        return self.submodels.banks_as_cut(level, full)
 
     def aggregator(self) -> Aggregator:
-        """Return what folds a round's updates: by default what the config chooses."""
+        """Return a new aggregator of a round's updates: by default the one of the config."""
         return self.federation.aggregation.make()
 
-    def counted(self, update: Update, trained: Trained) -> Update:
-        """Return the part of a client's update that counts, by what it reports: by default all."""
-        return update
-
     def server_step(self, state: State, previous: State) -> State:
-        """Return the next global state, of what the updates came to and the one before."""
+        """Return the next global state, from the aggregated one and the previous one."""
         return state
 
     def tested(self) -> Mapping[str, Cut]:
-        """Return what the server tests, by the names that reports know it by."""
+        """Return the cuts that the server tests, by the names that reports use."""
         return {str(level.number): self._as_first_held(level) for level in self.levels}
 
     def tested_by(self, client: Client) -> Mapping[str, Cut]:
-        """Return what a client tests, by name: its own level, and the full model."""
+        """Return the cuts that a client tests, by name: its own level, and the full model."""
         return {"local": self.cut_of(client, self.round), "global": Cut(self.levels[-1])}
 
     def gathered_by(self, client: Client) -> Collection[Cut]:
-        """Return the submodels whose static norms' statistics a client gathers: its own level's."""
+        """Return the cuts whose static norms' statistics a client gathers: its own level's."""
         return [self.cut_of(client, self.round)]
 
-    # --- submodels and work ----------------------------------------------------------------------
+    def whole(self) -> Slice:
+        """Return the slice of the global state: the full network, with the levels' exits."""
+        return global_slice(self.federation.task, self.levels)
+
+    # --- the clients of a round ------------------------------------------------------------------
+
+    @property
+    def clients(self) -> dict[int, Client]:
+        """The clients that take part, by number."""
+        return self.roster.clients
+
+    @property
+    def coverage(self) -> Coverage:
+        """The clients of each level; computed again only when the clients have changed."""
+        known = self._coverage
+        if known is None or known.clients != self.clients or known.levels is not self.levels:
+            known = self._coverage = Coverage(self.levels, dict(self.clients))
+            known.own = {n: self.level_of(each) for n, each in self.clients.items()}
+            with_it = {
+                level.number: {each.number for each in self.trained_with(level)}
+                for level in self.levels
+            }
+            for number, client in self.clients.items():
+                known.may[number] = frozenset(each.number for each in self.levels_of(client))
+                trained = (with_it[level] for level in known.may[number])
+                known.trains[number] = frozenset().union(*trained)
+        known.untrained = self.untrained
+        return known
 
     def cut_of(self, client: Client, round: int) -> Cut:
         """Return what a client holds in a round: its level, through its window."""
         return Cut(self.level_of(client), self.window_of(client.number, round))
 
-    def drawn_level(self, client: Client, round: int) -> Level:
-        """Return the level that a client trains in a round: one of those it may be assigned."""
-        choices = list(self.levels_of(client))
-        weights = [1.0] * len(choices)
-        return choices[drawn(weights, self.federation.seed, round, client.number)]
+    def drawn_cut(self, client: Client, round: int) -> Cut:
+        """Return what a client trains in a round: one of its levels, through its window."""
+        level = drawn_level(self.levels_of(client), self.federation.seed, round, client.number)
+        return Cut(level, self.window_of(client.number, round))
 
-    def network(self, level: int) -> nn.Module:
-        """Return a level's network with its part of the global state."""
-        submodel = self.submodels.of(self._as_first_held(self.levels[level - 1]))
-        return self.submodels.network(submodel, self.state)
+    def assignments(
+        self, round: int, available: Sequence[int], told: ConfigRecord | None
+    ) -> list[Assignment]:
+        """Sample the clients of a round, and return their assignments with all that they need."""
+        federation = self.federation
+        self.roster.available = len(available)
+        numbers = sampled(available, federation.clients_per_round, federation.seed, round)
+        assigned = self.assign(round, [self.clients[number] for number in numbers])
+        return [
+            replace(
+                each,
+                train=each.train or federation.local_train,
+                macs=each.macs or cost(federation.task, each.cut.level.slice).macs,
+                personal=federation.tests_personally(each.client.number, round),
+            )
+            for each in in_turn(assigned, told or {})
+        ]
+
+    def messages(
+        self, kind: str, assigned: Iterable[Assignment], round: int
+    ) -> Iterator[tuple[Assignment, Message]]:
+        """Yield assignments with their messages: the slice's tensors, and the work to do."""
+        return messages(
+            kind, assigned, self.state, self.submodels, lambda each: self.work(each, round).record()
+        )
 
     def work(self, assigned: Assignment, round: int) -> Work:
-        """Return what goes with an assignment's tensors."""
+        """Return what a client is told beside its slice's tensors."""
         federation, turn, client = self.federation, assigned.turn, assigned.client.number
         chance = (federation.seed, round, client, *([turn] if turn else []))
         seed = int(np.random.default_rng(chance).integers(2**31))
@@ -193,9 +218,9 @@ class Method:
             task=federation.task,
             slice=assigned.cut.level.slice,
             dataset=federation.dataset,
-            train=self.local_train,
+            train=assigned.train or federation.local_train,
             method=self.settings.name,
-            settings=self.settings,
+            settings=self.settings.for_clients(),
             told=assigned.told,
             recall=self._recall(assigned) if self.settings.remembers else None,
             round=round,
@@ -206,24 +231,29 @@ class Method:
             sabotage=federation.sabotage_of(client),
         )
 
-    @property
-    def coverage(self) -> Coverage:
-        """Which levels have clients."""
-        held = Counter(level for number in self.clients for level in self.levels_held([number]))
-        return Coverage(self.levels, held, self.untrained)
+    def network(self, level: int) -> nn.Module:
+        """Return a level's network with its part of the global state."""
+        submodel = self.submodels.of(self._as_first_held(self.levels[level - 1]))
+        return self.submodels.network(submodel, self.state)
 
-    def levels_held(self, clients: Iterable[int]) -> set[int]:
-        """Return the numbers of the levels that clients train, if not in every round."""
-        assigned = (level for n in clients for level in self.levels_of(self.clients[n]))
-        return {each.number for level in assigned for each in self.trained_with(level)}
+    def _as_first_held(self, level: Level) -> Cut:
+        """Return a level through the window of the first client that may be assigned it."""
+        first = self.coverage.first.get(level.number, 0)
+        return Cut(level, self.window_of(first, self.round))
 
-    @property
-    def clients(self) -> dict[int, Client]:
-        """Those who take part, by number."""
-        return self.roster.clients
+    def _recall(self, assigned: Assignment) -> Recall:
+        checkpoint, last = self.federation.checkpoint, self.last_replies
+        return Recall(
+            self.run_id,
+            last.get(assigned.client.number, 0),
+            turn=assigned.turn,
+            keep=checkpoint.every * checkpoint.keep + 1,
+        )
+
+    # --- levels and the first state --------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make the levels of what the clients afford, where nothing else says what they are."""
+        """Make the levels of what the clients afford, where the settings do not say them."""
         if not self.levels and isinstance(self.settings, PlannedSettings):
             fleet = self.federation.fleet
             budgets = [min(1.0, budget_of(each, fleet)) for each in self.clients.values()]
@@ -242,19 +272,6 @@ class Method:
         full = self.submodels.first_weights(self.federation.seed, self.weights)
         banks = [self.first_of_banks(level, full) for level in self.levels]
         self.state = {**full, **{name: t for bank in banks for name, t in bank.items()}}
-
-    def _as_first_held(self, level: Level) -> Cut:
-        own = (n for n, client in self.clients.items() if level in self.levels_of(client))
-        return Cut(level, self.window_of(min(own, default=0), self.round))
-
-    def _recall(self, assigned: Assignment) -> Recall:
-        checkpoint, last = self.federation.checkpoint, self.last_replies
-        return Recall(
-            self.run_id,
-            last.get(assigned.client.number, 0),
-            turn=assigned.turn,
-            keep=checkpoint.every * checkpoint.keep + 1,
-        )
 
     # --- state -----------------------------------------------------------------------------------
 

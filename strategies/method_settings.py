@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from data.spec import DatasetSpec
 from models import Task, family
@@ -58,6 +58,10 @@ class MethodSettings:
     def complete_data(self, data: DatasetSpec) -> DatasetSpec:
         """Return the data set with what the server is to keep of it, where that is left open."""
         return data
+
+    def for_clients(self) -> Self:
+        """Return the settings that clients are sent: without those of the server's own work."""
+        return self
 
     @property
     def asked(self) -> dict[str, str | None]:

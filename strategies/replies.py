@@ -1,108 +1,73 @@
-"""The replies of one round: each is checked and folded as it arrives, and counted."""
+"""The replies of a round: refused or folded as they arrive, and counted."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from torch import Tensor
 
 from models import State
 from protocol.reading import ProtocolError
 from protocol.records import read_slice, size
-from protocol.records import size as size_of
 from protocol.reports import Personal, Trained
-from protocol.train_settings import TrainSettings
-from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.assignment import Assignment
-from strategies.federation import Federation, FederationError
+from strategies.federation import FederationError
 from strategies.levels.cost import TRAINING_PASSES
-from strategies.levels.planning import Level
-from strategies.levels.submodels import Submodels
 from strategies.method import Method
 from strategies.nodes.enrolment import Client
-from strategies.nodes.exchange import Reply, messages, stream
+from strategies.nodes.exchange import Reply, stream
 from training.fitting import passed
 from training.perplexity import perplexity
 
-
-def check_examples(trained: Trained, client: Client) -> None:
-    """Refuse a reply that claims examples which its client does not have."""
-    if not 1 <= trained.examples <= client.profile.examples:
-        raise RefusedUpdateError(
-            "examples",
-            f"{trained.examples} claimed, but client {client.number} has {client.profile.examples}",
-        )
-
-
 DIVERGED = "numbers that are not finite mostly come of too high a rate: lower train.lr"
-"""What may help where networks diverge."""
-
-Counted = Callable[[Update, Trained], Update]
-"""Returns the part of an update that counts, by what its client reports."""
-
-TrainingMacs = Callable[[Level], int]
-"""Returns the MACs of a forward pass of one example in a level's training."""
+"""Advice for networks that diverge."""
 
 
-class Fold:
-    """Folds one round's replies into its aggregator."""
+class Folding:
+    """Checks each reply of a round's training, and folds it into the method's aggregator."""
 
-    def __init__(
-        self,
-        federation: Federation,
-        aggregator: Aggregator,
-        submodels: Submodels,
-        start: State,
-        tally: Tally,
-        counted: Counted,
-        training_macs: TrainingMacs,
-        train: TrainSettings,
-    ) -> None:
-        self.federation, self.aggregator, self.tally = federation, aggregator, tally
-        self.submodels, self.start = submodels, start
+    def __init__(self, method: Method, tally: Tally) -> None:
+        self.method, self.tally = method, tally
+        self.aggregator = method.aggregator()
+        self.start = method.state
         """The global state that this round's slices were cut from."""
-        self.counted, self.training_macs, self.train = counted, training_macs, train
         self.unanswered: set[int] = set()
         """Clients that did not answer."""
         self.losses: list[tuple[int, float]] = []
-        """Of the clients whose replies were taken."""
+        """The losses of the accepted replies, with their clients' numbers."""
 
     def add(self, reply: Reply[Assignment]) -> None:
-        """Take a reply, or count why it is of no use."""
+        """Fold a reply, or count the reason why it is missing or refused."""
         client = reply.to.client.number
         self.tally.done += 1
-        if reply.message is None:
-            reason = reply.failure or "failed"
-            if reply.refused:
-                self.tally.refuse(client, reason, reply.detail)
-            else:
+        message = self.tally.message_of(reply, client)
+        if message is None:
+            if not reply.refused:
                 self.unanswered.add(client)
-                self.tally.fail(client, reason, reply.detail)
             return
         try:
-            self.losses.append((client, self._accept(reply.to, reply.message).loss))
+            self.losses.append((client, self._accept(reply.to, message).loss))
         except RefusedUpdateError as refusal:
             self.tally.refuse(client, refusal.reason, str(refusal))
 
-    def result(self, round: int) -> dict[str, Tensor]:
-        """Return the new global state, if enough clients gave a usable reply."""
+    def result(self, round: int) -> State:
+        """Return the aggregated state, or raise where too few clients sent a usable reply."""
         self.tally.accepted = len(self.losses)
         self.tally.loss = sum(loss for _, loss in sorted(self.losses))
         self._require_enough(round)
         return self.aggregator.result(self.start)
 
     def _accept(self, assigned: Assignment, message: Message) -> Trained:
-        submodel, content = self.submodels.of(assigned.cut), message.content
+        submodel, content = self.method.submodels.of(assigned.cut), message.content
         client = assigned.client
-        self.tally.slices[assigned.level].up += size_of(content)
+        self.tally.slices[assigned.level].up += size(content)
         try:
             trained, state = Trained.read(content), read_slice(content, submodel.form)
         except ProtocolError as error:
@@ -118,27 +83,23 @@ class Fold:
             assigned.cut.level.slice,
             assigned.level,
             self.start,
+            trained.classes,
         )
-        self.federation.max_update.check(update, self.start)
-        self.aggregator.add(self.counted(update, trained))
-        self.tally.accept(client.number, assigned.level, trained, self._macs(assigned, trained))
+        self.method.federation.max_update.check(update, self.start)
+        self.aggregator.add(update)
+        self.tally.accept(client.number, assigned.level, trained, macs(assigned, trained))
         if assigned.personal and trained.personal is not None:
             place = (client.number, assigned.turn)
             self.tally.personal[place] = assigned.level, trained.personal
         return trained
 
-    def _macs(self, assigned: Assignment, trained: Trained) -> int:
-        """Return the multiply-accumulates of a client's training."""
-        passes = TRAINING_PASSES * passed(trained.examples, self.train)
-        return passes * self.training_macs(assigned.cut.level)
-
     def _weight(self, assigned: Assignment, trained: Trained) -> float:
         if assigned.weight is not None:
             return assigned.weight
-        return trained.examples if self.federation.weighting == "examples" else 1
+        return trained.examples if self.method.federation.weighting == "examples" else 1
 
     def _require_enough(self, round: int) -> None:
-        needed = self.federation.needed(self.tally.sampled)
+        needed = self.method.federation.needed(self.tally.sampled)
         if self.tally.accepted < needed:
             reasons = {**self.tally.failed, **self.tally.refused}
             described = "; ".join(
@@ -153,20 +114,33 @@ class Fold:
             )
 
 
-@dataclass(frozen=True)
-class Question(Assignment):
-    """A cut that a client is asked about, under a name."""
+def check_examples(trained: Trained, client: Client) -> None:
+    """Refuse a reply that claims more examples than its client has."""
+    if not 1 <= trained.examples <= client.profile.examples:
+        raise RefusedUpdateError(
+            "examples",
+            f"{trained.examples} claimed, but client {client.number} has {client.profile.examples}",
+        )
 
-    what: str = ""
+
+def macs(assigned: Assignment, trained: Trained) -> int:
+    """Return the multiply-accumulates of a client's training."""
+    assert assigned.train is not None  # `Method.assignments` sets both
+    assert assigned.macs is not None
+    return TRAINING_PASSES * passed(trained.examples, assigned.train) * assigned.macs
 
 
-Answers = list[tuple[Question, RecordDict]]
+Answers = list[tuple[Assignment, RecordDict]]
+"""Assignments, and what their clients answered."""
 
 
 def ask(
-    method: Method, kind: str, questions: Sequence[Question], grid: Grid, tally: Tally
+    method: Method, kind: str, questions: Sequence[Assignment], grid: Grid, tally: Tally
 ) -> Answers:
-    """Ask the clients; they have as much time as if they were sampled in so many rounds."""
+    """Ask clients, and return their answers.
+
+    The deadline is that of as many rounds as it takes to sample so many clients.
+    """
     federation = method.federation
     deadline = federation.deadline * math.ceil(len(questions) / federation.clients_per_round)
     outgoing = asked(method, kind, questions, tally)
@@ -174,30 +148,62 @@ def ask(
 
 
 def asked(
-    method: Method, kind: str, questions: Sequence[Question], tally: Tally
-) -> Iterator[tuple[Question, Message]]:
+    method: Method, kind: str, questions: Sequence[Assignment], tally: Tally
+) -> Iterator[tuple[Assignment, Message]]:
     """Yield the messages of questions, and count them."""
     for what, number in Counter(question.what for question in questions).items():
         tally.asked[what].asked = number
-    for question, message in messages(method, kind, questions, method.round):
+    for question, message in method.messages(kind, questions, method.round):
         tally.asked[question.what].down += size(message.content)
         yield question, message
 
 
-def answers_in(replies: Iterable[Reply[Question]], tally: Tally) -> Answers:
-    """Return what was answered, in the order of the clients' numbers; count who did not."""
+def answers_in(replies: Iterable[Reply[Assignment]], tally: Tally) -> Answers:
+    """Return the answers in the order of the clients' numbers; count the clients without one."""
     found: Answers = []
     for reply in replies:
-        client, counts = reply.to.client.number, tally.asked[reply.to.what]
-        if reply.message is not None:
-            found.append((reply.to, reply.message.content))
-            counts.up += size(reply.message.content)
+        counts = tally.asked[reply.to.what]
+        message = counts.message_of(reply, reply.to.client.number)
+        if message is not None:
+            found.append((reply.to, message.content))
+            counts.up += size(message.content)
             counts.answered += 1
-        elif reply.refused:
-            counts.refuse(client, reply.failure or "refused", reply.detail)
-        else:
-            counts.fail(client, reply.failure or "failed", reply.detail)
     return sorted(found, key=lambda answer: answer[0].client.number)
+
+
+@dataclass(kw_only=True)
+class Faults:
+    """The clients whose replies failed or were refused, and why."""
+
+    refused: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    details: dict[str, str] = field(default_factory=dict)
+    """The newest detail of each reason."""
+    problems: dict[int, str] = field(default_factory=dict)
+    """The problem with a client's reply, by the client's number."""
+
+    def message_of(self, reply: Reply[Any], client: int) -> Message | None:
+        """Return a reply's message; count a client whose reply failed or was refused."""
+        if reply.message is None:
+            count = self.refuse if reply.refused else self.fail
+            count(client, reply.failure or "failed", reply.detail)
+        return reply.message
+
+    def refuse(self, client: int, reason: str, detail: str) -> None:
+        """Count a reply that cannot be used."""
+        self.refused[reason] += 1
+        self.details[reason] = self.problems[client] = detail
+
+    def fail(self, client: int, reason: str, detail: str) -> None:
+        """Count a client that did not answer."""
+        self.failed[reason] += 1
+        self.details[reason] = detail
+        self.problems[client] = f"{reason} {detail}".strip()
+
+    def counts(self) -> dict[str, Any]:
+        """Return them as a round's record has them."""
+        problems = {str(client): problem for client, problem in sorted(self.problems.items())}
+        return {"refused": dict(self.refused), "failed": dict(self.failed), "problems": problems}
 
 
 @dataclass
@@ -225,32 +231,28 @@ class TrainedTally:
 
 
 @dataclass
-class AskTally:
-    """What came of a question to all clients, such as a test, in a round."""
+class AskTally(Faults):
+    """The counts of one question to the clients, such as a test, in a round."""
 
     asked: int = 0
     answered: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
-    problems: dict[int, str] = field(default_factory=dict)
-    """What was wrong with a client's answer, or why there was none."""
     down: int = 0
     up: int = 0
 
-    def fail(self, client: int, reason: str, detail: str) -> None:
-        """Count a client that did not answer."""
-        self.failed[reason] += 1
-        self.problems[client] = f"{reason} {detail}".strip()
-
-    def refuse(self, client: int, reason: str, detail: str) -> None:
-        """Count an answer that cannot be used."""
-        self.refused[reason] += 1
-        self.problems[client] = detail
+    def record(self) -> dict[str, Any]:
+        """Return the counts as a round's record has them."""
+        return {
+            "asked": self.asked,
+            "answered": self.answered,
+            **self.counts(),
+            "down": self.down,
+            "up": self.up,
+        }
 
 
 @dataclass
-class Tally:
-    """What came of one round's messages."""
+class Tally(Faults):
+    """The counts of one round's messages."""
 
     sampled: int
     done: int = 0
@@ -260,13 +262,8 @@ class Tally:
     """By level."""
     trained: dict[int, TrainedTally] = field(default_factory=lambda: defaultdict(TrainedTally))
     """By client, of the replies that were taken."""
-    refused: Counter[str] = field(default_factory=Counter)
-    failed: Counter[str] = field(default_factory=Counter)
     forgot: int = 0
-    """Clients that had lost what they should remember."""
-    details: dict[str, str] = field(default_factory=dict)
-    problems: dict[int, str] = field(default_factory=dict)
-    """What was wrong with a client's reply, or why there was none."""
+    """Clients that had lost their memory."""
     asked: dict[str, AskTally] = field(default_factory=lambda: defaultdict(AskTally))
     """By what was asked besides training."""
     personal: dict[tuple[int, int], tuple[int, Personal]] = field(default_factory=dict)
@@ -288,17 +285,6 @@ class Tally:
         own.seconds += trained.seconds
         self.forgot += trained.forgot
 
-    def refuse(self, client: int, reason: str, detail: str) -> None:
-        """Count a reply that cannot be used."""
-        self.refused[reason] += 1
-        self.details[reason] = self.problems[client] = detail
-
-    def fail(self, client: int, reason: str, detail: str) -> None:
-        """Count a client that did not answer."""
-        self.failed[reason] += 1
-        self.details[reason] = detail
-        self.problems[client] = f"{reason} {detail}".strip()
-
     @property
     def mean_loss(self) -> float:
         """Over the clients whose replies were taken."""
@@ -316,9 +302,7 @@ class Tally:
             "clients": {
                 "sampled": self.sampled,
                 "replied": self.accepted,
-                "refused": dict(self.refused),
-                "failed": dict(self.failed),
-                "problems": _by_number(self.problems),
+                **self.counts(),
                 **({"forgot": self.forgot} if self.forgot else {}),
             },
             "bytes": {
@@ -327,15 +311,7 @@ class Tally:
             },
             "slices": {str(level): asdict(self.slices[level]) for level in sorted(self.slices)},
             "trained": {str(client): asdict(own) for client, own in sorted(self.trained.items())},
-            "asked": {
-                what: {
-                    **vars(tally),
-                    "failed": dict(tally.failed),
-                    "refused": dict(tally.refused),
-                    "problems": _by_number(tally.problems),
-                }
-                for what, tally in sorted(self.asked.items())
-            },
+            "asked": {what: tally.record() for what, tally in sorted(self.asked.items())},
             "train": {"loss": self.mean_loss if self.accepted else None},
             **({"personal": found} if (found := self._personal()) else {}),
             **self.server,
@@ -363,7 +339,3 @@ class Tally:
         if self.language:
             found["perplexity"] = fmean(perplexity(test.loss) for test in tests)
         return found
-
-
-def _by_number(problems: Mapping[int, str]) -> dict[str, str]:
-    return {str(client): problem for client, problem in sorted(problems.items())}

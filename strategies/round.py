@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from models import State
 from protocol.records import size as size_of
-from strategies.assignment import Assignment, in_turn
+from strategies.assignment import Assignment
 from strategies.coverage import describe, require_full_model
 from strategies.evaluation import (
     Evaluate,
@@ -33,9 +33,9 @@ from strategies.evaluation import (
 from strategies.federation import Federation
 from strategies.method import Method
 from strategies.method_settings import MethodSettings
-from strategies.nodes.exchange import Key, Reply, Sent, messages, received, sent, stream
+from strategies.nodes.exchange import Key, Reply, Sent, received, sent, stream
 from strategies.observer import Observer
-from strategies.replies import Fold, Question, Tally, answers_in, ask, asked
+from strategies.replies import Folding, Tally, answers_in, ask, asked
 
 PATIENCE = 60.0
 """Seconds for which a run waits for its clients to come."""
@@ -63,7 +63,7 @@ class NestedStrategy(Method, Strategy):
         self.evaluate, self.observer = evaluate, observer or Observer()
         self.tally = Tally(0)
         self._sent: dict[Key, Sent[Assignment]] = {}
-        self._asked: dict[Key, Sent[Question]] = {}
+        self._asked: dict[Key, Sent[Assignment]] = {}
         self._record: ArrayRecord | None = None
         """The global state as Flower's own loop has it."""
 
@@ -114,9 +114,11 @@ class NestedStrategy(Method, Strategy):
 
     def train_round(self, number: int, grid: Grid, config: ConfigRecord | None = None) -> None:
         """Run one round of training, without evaluation."""
-        outgoing = self._begin_round(number, grid, config)
+        work = self._begin_round(number, grid, config)
+        outgoing = self._counted(self.messages("train", work, number))
         federation = self.federation
-        self._end_round(number, stream(grid, outgoing, federation.in_flight, federation.deadline))
+        replies = stream(grid, outgoing, federation.in_flight, federation.deadline)
+        self._end_round(number, replies)
 
     # --- Flower's contract -----------------------------------------------------------------------
 
@@ -130,7 +132,8 @@ class NestedStrategy(Method, Strategy):
             self._adopt(arrays)
         self._record = arrays
         self._sent.clear()
-        return sent(self._begin_round(server_round, grid, config), self._sent)
+        work = self._begin_round(server_round, grid, config)
+        return sent(self._counted(self.messages("train", work, server_round)), self._sent)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -183,34 +186,30 @@ class NestedStrategy(Method, Strategy):
 
     def _open(self, grid: Grid, arrays: ArrayRecord | None) -> None:
         """Enrol the clients, make the levels, and check that a run of them can begin."""
+        if arrays and self.levels:
+            self._adopt(arrays)
         self.roster.enrol(grid, PATIENCE)
         self.roster.require_clients()
+        had_levels = bool(self.levels)
         self.prepare()
-        if arrays:
+        if arrays and not had_levels:
             self._adopt(arrays)
-        self.roster.require_levels(self.levels_held(self.clients))
+        self.roster.require_levels(self.coverage.trained_by(self.clients))
         self.observer.started(self.coverage, self.clients)
         self.summary()
         require_full_model(self.federation, self.settings, self.coverage, self.clients.values())
-        self.ask_first(grid)
 
     def _adopt(self, arrays: ArrayRecord) -> None:
         self.adopt(arrays.to_torch_state_dict())
 
-    def _begin_round(
-        self, round: int, grid: Grid, config: ConfigRecord | None
-    ) -> Iterator[tuple[Assignment, Message]]:
-        """Choose this round's clients and what they train; their messages are made one by one."""
-        available = self.roster.online(grid)
-        self.roster.note(round, self.levels_held(available))
-        self.roster.require_online(round, len(available))
-        sampled = [self.clients[number] for number in self.sample(round, available)]
-        assigned = [
-            replace(each, personal=self.federation.tests_personally(each.client.number, round))
-            for each in in_turn(self.assign(round, sampled), config or {})
-        ]
-        self.tally = Tally(len(assigned), language=self.federation.task.tells_words)
-        return self._counted(messages(self, "train", assigned, round))
+    def _begin_round(self, round: int, grid: Grid, config: ConfigRecord | None) -> list[Assignment]:
+        """Sample the clients that are online, and return what each of them trains."""
+        online = self.roster.online(grid)
+        self.roster.note(round, self.coverage.trained_by(online))
+        self.roster.require_online(round, len(online))
+        work = self.assignments(round, online, config)
+        self.tally = Tally(len(work), language=self.federation.task.tells_words)
+        return work
 
     def _counted(
         self, outgoing: Iterable[tuple[Assignment, Message]]
@@ -221,27 +220,18 @@ class NestedStrategy(Method, Strategy):
 
     def _end_round(self, round: int, replies: Iterable[Reply[Assignment]]) -> None:
         """Fold each reply as it arrives, then step."""
-        fold = Fold(
-            self.federation,
-            self.aggregator(),
-            self.submodels,
-            self.state,
-            self.tally,
-            self.counted,
-            self.training_macs,
-            self.local_train,
-        )
+        folding = Folding(self, self.tally)
         for reply in replies:
-            fold.add(reply)
+            folding.add(reply)
             self.observer.replied(round, self.tally.done, self.tally.sampled)
-        self.roster.unanswered = fold.unanswered
-        state, self.round = fold.result(round), round
+        self.roster.unanswered = folding.unanswered
+        state, self.round = folding.result(round), round
         self.state = self.server_step(state, self.state)
         for number, part in self.tally.slices.items():
             if part.replied:
                 self.untrained -= {e.number for e in self.trained_with(self.levels[number - 1])}
         if self.settings.remembers:
-            self.last_replies |= {client: round for client, _ in fold.losses}
+            self.last_replies |= {client: round for client, _ in folding.losses}
 
     # --- evaluation ------------------------------------------------------------------------------
 

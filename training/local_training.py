@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flwr.app import RecordDict
 from torch import Tensor
 
 from data.examples import Examples
 from models.families import SlicedNetwork
 from models.slicing import State
-from protocol.reports import Choice
 from protocol.work import Work
 from training.devices import PlacedNetwork
 from training.shared_losses import cross_entropy, masked, masked_cross_entropy, present_classes
@@ -43,9 +43,9 @@ class LocalTraining:
         """What the server tells this client in this round."""
         return self.work.told
 
-    def choice(self) -> Choice:
-        """Return the architecture that this client chooses, where its method lets it."""
-        raise NotImplementedError(f"{self.work.method} has no architectures to choose from")
+    def answer(self, network: SlicedNetwork | None) -> RecordDict:
+        """Answer a question of the method's server half, about the network where it sends one."""
+        raise NotImplementedError(f"{self.work.method} asks its clients no question")
 
     def begin(self, network: SlicedNetwork) -> None:
         """Look at the network as it was received, before its first step."""

@@ -1,4 +1,4 @@
-"""What a client's reply is to an aggregator."""
+"""A client's update as aggregators see it, and the bounds within which it is accepted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.slicing import Region, Slice, SliceMap, State
 
 
 class RefusedUpdateError(ValueError):
-    """An update that cannot be used; whoever refused it is as it was before."""
+    """An update that cannot be used; the aggregator that refused it is unchanged."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -21,19 +21,21 @@ class RefusedUpdateError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """The state that a client has trained, where it lies in the global one, and what it counts."""
+    """The state that a client has trained, its place in the global state, and its weight."""
 
     state: State
     map: SliceMap
     weight: float = 1.0
     client: int | None = None
-    """Who it is of, for aggregators that tell clients apart."""
+    """The number of its client, for aggregators that tell clients apart."""
     slice: Slice = field(default_factory=Slice)
-    """What it is a state of, for those that run the network."""
+    """The slice that was trained, for aggregators that run the network."""
     level: int = 1
-    """The number of its level, for those that compare clients of one."""
+    """The number of its level, for aggregators that compare the clients of a level."""
     start: State = field(default_factory=dict)
-    """The global state that the slice was cut from, for those that look at what has changed."""
+    """The global state that the slice was cut from, for aggregators that look at the change."""
+    classes: tuple[int, ...] | None = None
+    """The classes of its client's training examples; None where its method does not report them."""
 
     def check_form(self) -> None:
         """Raise `RefusedUpdateError` for other names, shapes or types than the slice has."""

@@ -52,10 +52,10 @@ class FlexiFed(ChoosingStrategy):
     owners: Sequence[int] = ()
     """The client of each level, where each has its own."""
 
-    def admit(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
+    def ask(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
         """Let clients choose; with a model for each client, none can join later."""
         late = [each.number for each in clients if self.owners and each.number not in self.owners]
-        refused = super().admit(grid, [each for each in clients if each.number not in late])
+        refused = super().ask(grid, [each for each in clients if each.number not in late])
         why = (
             "it has joined after the start, but rule=basic has a model for those of the start only"
         )

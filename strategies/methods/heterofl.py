@@ -3,8 +3,8 @@
 - Levels keep the first channels of each layer (section 3, "hidden channel shrinkage").
 - A client keeps its level ("fix"), or every level is drawn anew in each round ("dynamic").
 - Static batch norm ("sBN"): training normalises by the batch and keeps no statistics; before a
-  test all clients gather them once, and the server averages those (`strategies/rounds/
-  norm_statistics.py`, for any method whose networks have such norms).
+  test all clients gather them once, and the server averages those (`with_statistics` in
+  `strategies/evaluation.py`, for any method whose networks have such norms).
 - A scaler after each layer divides by the level's width while training ("Scaler").
 - The logits of classes that a client does not have are 0 in its loss ("masking trick"), and the
   classifier's rows are averaged over the clients that have their class.
@@ -12,19 +12,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from models import State, Task
 from models.families import SlicedNetwork
 from models.slicing import SliceMap
-from protocol.reports import Trained
+from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.update import RefusedUpdateError, Update
-from strategies.assignment import drawn, takes_largest
+from strategies.assignment import takes_largest
 from strategies.federation import Federation
 from strategies.levels.planning import Level
 from strategies.method_settings import PlannedSettings
@@ -70,6 +71,37 @@ class HeteroFLTraining(MaskedTraining):
             self.classes = tuple(self.present.nonzero().flatten().tolist())
 
 
+class OwnClasses:
+    """Hands updates on without the classifier's rows of classes that their clients lack."""
+
+    def __init__(self, inner: Aggregator, task: Task) -> None:
+        self.inner, self.task = inner, task
+
+    def add(self, update: Update) -> None:
+        """Fold in one client's update, or raise `RefusedUpdateError` and change nothing."""
+        self.inner.add(self.counted(update))
+
+    def result(self, previous: State) -> dict[str, Tensor]:
+        """Return the state that the inner aggregator makes of the updates."""
+        return self.inner.result(previous)
+
+    def counted(self, update: Update) -> Update:
+        """Return the part of an update that counts; statistics have no rows of classes."""
+        names = self.task.class_rows(update.slice)
+        if not names & update.state.keys():
+            return update
+        classes, known = update.classes or (), self.task.num_classes
+        if not classes or classes[-1] >= known:
+            raise RefusedUpdateError(
+                "classes", f"{list(classes)}: expected some of 0 to {known - 1}"
+            )
+        if len(classes) == known:
+            return update
+        rows = torch.tensor(classes)
+        state = {name: t[rows] if name in names else t for name, t in update.state.items()}
+        return replace(update, state=state, map=_with_rows(update.map, names, classes))
+
+
 class HeteroFL(NestedStrategy):
     """The server half: the nested mean of what overlaps, of own classes alone."""
 
@@ -77,36 +109,21 @@ class HeteroFL(NestedStrategy):
     Training = HeteroFLTraining
     settings: HeteroFLSettings
 
-    def counted(self, update: Update, trained: Trained) -> Update:
-        """Return an update without the classifier's rows of classes that its client lacks."""
-        if not self.settings.own_classes:
-            return update
-        classes, known = trained.classes or (), self.federation.task.num_classes
-        if not classes or classes[-1] >= known:
-            raise RefusedUpdateError(
-                "classes", f"{list(classes)}: expected some of 0 to {known - 1}"
-            )
-        if len(classes) == known:
-            return update
-        rows, names = torch.tensor(classes), self.federation.task.class_rows(update.slice)
-        state = {name: t[rows] if name in names else t for name, t in update.state.items()}
-        return replace(update, state=state, map=_with_rows(update.map, names, classes))
+    def aggregator(self) -> Aggregator:
+        """Return the config's aggregator, which gets the rows of each client's own classes."""
+        chosen = super().aggregator()
+        return OwnClasses(chosen, self.federation.task) if self.settings.own_classes else chosen
 
-    def levels_of(self, client: Client) -> Collection[Level]:
-        """Return the levels that a client may draw: a device knows best what it affords."""
+    def levels_of(self, client: Client) -> Mapping[Level, float]:
+        """Return the levels that a client draws, each as often as the fleet has clients of it.
+
+        A device with a budget of its own draws no level beyond it.
+        """
         if not self.settings.dynamic or takes_largest(client, self.federation):
             return super().levels_of(client)
-        own = self.level_of(client)
-        return self.levels if client.profile.budget is None else self.levels[: own.number]
-
-    def drawn_level(self, client: Client, round: int) -> Level:
-        """Return a level as often as the fleet has clients of it, if levels are drawn."""
-        if not self.settings.dynamic:
-            return super().drawn_level(client, round)
-        fleet = Counter(self.level_of(each).number for each in self.clients.values())
-        choices = list(self.levels_of(client))
-        weights = [fleet[level.number] for level in choices]
-        return choices[drawn(weights, self.federation.seed, round, client.number)]
+        own, clients = self.level_of(client), self.coverage.owned
+        choices = self.levels if client.profile.budget is None else self.levels[: own.number]
+        return {level: float(clients[level.number]) for level in choices}
 
 
 @lru_cache(maxsize=256)

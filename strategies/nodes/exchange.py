@@ -8,17 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
-from models import extract
-from protocol.arrays import pack
 from protocol.printable import printable
 from protocol.reading import ProtocolError, reading
 from protocol.records import footprint
-from strategies.assignment import Assignment
-from strategies.levels.submodels import Cut
-from strategies.method import Method
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
 """Seconds between two looks for replies."""
@@ -184,25 +179,3 @@ def _brief(reason: str | None) -> str:
     """Return the last line that says something: of a traceback, or of anything a client sends."""
     lines = (printable(line).strip() for line in reversed((reason or "").splitlines()))
     return next(filter(None, lines), "")
-
-
-Given = TypeVar("Given", bound=Assignment)
-
-
-def messages(
-    method: Method, kind: str, assigned: Iterable[Given], round: int
-) -> Iterator[tuple[Given, Message]]:
-    """Yield each assignment and its message, which is made when it is asked for.
-
-    As many packed submodels as there are levels are kept for the next client that has the same.
-    """
-    packed: dict[Cut, ArrayRecord] = {}
-    for number, each in enumerate(assigned):
-        if each.cut not in packed:
-            if len(packed) == len(method.levels):  # clients have windows of their own
-                packed.clear()
-            packed[each.cut] = pack(extract(method.state, method.submodels.of(each.cut).map))
-        work = method.work(each, round).record()
-        content = RecordDict({"arrays": packed[each.cut], "work": work})
-        node = each.client.node
-        yield each, Message(content, dst_node_id=node, message_type=kind, group_id=str(number))

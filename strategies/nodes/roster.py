@@ -14,9 +14,9 @@ from strategies.nodes.enrolment import Client, enrol
 MOST_NAMED = 5
 """Nodes whose reasons a message tells."""
 
-Admit = Callable[[Grid, Sequence[Client]], Mapping[int, str]]
-"""Asks clients that have come what else the method must know; returns why some, by number, cannot
-take part."""
+Ask = Callable[[Grid, Sequence[Client]], Mapping[int, str]]
+"""Asks clients that have come what the method must know of them; returns the reasons why some of
+them, by number, cannot take part."""
 
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
@@ -24,14 +24,16 @@ log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 class Roster:
     """Who takes part, and which levels have had clients."""
 
-    def __init__(self, federation: Federation, admit: Admit) -> None:
-        self.federation, self.admit = federation, admit
+    def __init__(self, federation: Federation, ask: Ask) -> None:
+        self.federation, self.ask = federation, ask
         self.clients: dict[int, Client] = {}
         """By the numbers that sampling and seeds go by."""
         self.left_out: dict[int, str] = {}
         """Nodes that are no clients, and why."""
         self.unanswered: set[int] = set()
         """Clients that did not answer in this round."""
+        self.available = 0
+        """Number of clients that were online when this round's clients were sampled."""
         self.held: set[int] = set()
         """Levels that have had clients in this run, before it was resumed too."""
         self._lost: set[int] = set()
@@ -42,7 +44,7 @@ class Roster:
         self.clients, left_out = enrol(grid, self.federation, known, self.left_out.keys(), patience)
         self.left_out |= left_out
         came = [each for number, each in self.clients.items() if known.get(number) != each]
-        for number, why in self.admit(grid, came).items() if came else ():
+        for number, why in self.ask(grid, came).items() if came else ():
             node = self.clients.pop(number).node
             self.left_out[node] = why
             log.warning("node %d is left out: %s", node, why)

@@ -7,7 +7,7 @@ Every architecture that was chosen is a level.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeVar
@@ -20,7 +20,9 @@ from torch import Tensor
 
 from models import Slice, Task, family
 from models.candidates import Candidates
+from models.families import SlicedNetwork
 from protocol.reading import ProtocolError
+from protocol.records import CHOICE
 from protocol.reports import Choice
 from protocol.work import Work
 from strategies.assignment import budget_of, takes_largest
@@ -34,255 +36,6 @@ from strategies.nodes.enrolment import Client
 from strategies.nodes.exchange import stream
 from strategies.round import NestedStrategy
 from training.local_training import MaskedTraining
-
-LONGEST_SEARCH, LATE_SEARCH = 600.0, 60.0
-"""Seconds that a client has to choose, where a round has no deadline: at the start, and later, when
-others wait for it."""
-NO_LEVEL = "it has joined after the start, with an architecture in which none of the run's lies"
-STREAM = 0x0A2C
-"""Tells the chance of a client's choice from that of its rounds."""
-
-
-class ChoosingTraining(MaskedTraining):
-    """The client half: chooses an architecture, then trains it on the classes that it has."""
-
-    settings: ChoiceSettings
-
-    def choice(self) -> Choice:
-        """Return the best of the candidates that the server offers, within what it allows."""
-        settings, work, offered = self.settings, self.work, self.told
-        candidates = Candidates(offered["blocks"], offered["widths"])
-
-        def price(candidate: Slice) -> int:
-            return price_of(work.task, candidate, settings.cost)
-
-        score = None
-        if settings.choose == "zico":
-            score = zico_scorer(
-                work.task,
-                self.data,
-                settings.batches,
-                settings.batch_size,
-                work.seed,
-                work.train.device,
-            )
-        chosen = best_of(
-            candidates,
-            score or price,
-            lambda candidate: price(candidate) <= offered["most"],
-            settings.trials,
-            settings.population,
-            np.random.default_rng(work.seed),
-        )
-        return Choice.of(chosen)
-
-
-class ChoosingStrategy(NestedStrategy):
-    """The server half: every architecture that was chosen is a level, the smallest first."""
-
-    Settings = ChoiceSettings
-    Training = ChoosingTraining
-    settings: ChoiceSettings
-
-    architectures: Sequence[Slice] = ()
-    """The levels', the smallest first."""
-
-    @cached_property
-    def choices(self) -> dict[int, Slice]:
-        """What each client has chosen, by number."""
-        return {}
-
-    @cached_property
-    def candidates(self) -> Candidates:
-        """What clients choose from."""
-        return self.settings.candidates(self.federation.task)
-
-    # --- who chooses what ------------------------------------------------------------------------
-
-    def admit(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
-        """Let clients choose; who chooses what was not offered cannot take part."""
-        asked, refused = list[Client](), dict[int, str]()
-        for client in clients:
-            fixed = self.fixed(client)
-            if fixed is not None:
-                self.choices[client.number] = fixed
-            elif not self._still_fits(client):
-                self.choices.pop(client.number, None)
-                asked.append(client)
-        for reply in stream(
-            grid, self._offers(asked), self.federation.in_flight, self._patience(len(asked))
-        ):
-            try:
-                if reply.message is None:
-                    raise ProtocolError(f"no architecture: {reply.failure} {reply.detail}".strip())
-                self.choices[reply.to.number] = self._checked(
-                    reply.to, Choice.read(reply.message.content)
-                )
-            except ProtocolError as error:
-                refused[reply.to.number] = str(error)
-        for number in {client.number for client in asked} - self.choices.keys() - refused.keys():
-            refused[number] = "no architecture: there was no time left to ask"
-        late = [each for each in asked if self.levels and not self._held_in(each.number)]
-        return {**refused, **{each.number: NO_LEVEL for each in late if each.number not in refused}}
-
-    def _still_fits(self, client: Client) -> bool:
-        """Return whether a client has chosen, before the run was resumed, what it still affords."""
-        chosen = self.choices.get(client.number)
-        if chosen is None:
-            return False
-        price = price_of(self.federation.task, chosen, self.settings.cost)
-        return chosen == self.candidates.smallest or price <= self.most(client)
-
-    def _patience(self, asked: int) -> float:
-        """Return the seconds that so many clients have: each as long as any, some at a time."""
-        usual = LATE_SEARCH if self.levels else LONGEST_SEARCH
-        return (self.federation.deadline or usual) * max(
-            1, math.ceil(asked / self.federation.in_flight)
-        )
-
-    def fixed(self, client: Client) -> Slice | None:
-        """Return what a client holds without being asked: the first ones hold the smallest.
-
-        Attackers may hold the largest.
-        """
-        if takes_largest(client, self.federation):
-            return self.candidates.largest
-        of = max(client.profile.partitions or self.federation.fleet.clients, client.number + 1)
-        first = client.profile.budget is None and client.number < self.settings.smallest * of
-        return self.candidates.smallest if first else None
-
-    def most(self, client: Client) -> int:
-        """Return what a client's architecture may cost."""
-        full = price_of(self.federation.task, self.candidates.largest, self.settings.cost)
-        budget = min(1.0, budget_of(client, self.federation.fleet))
-        return int(full * budget * (1 + self.settings.tolerance))
-
-    def _offers(self, clients: Iterable[Client]) -> Iterator[tuple[Client, Message]]:
-        federation, offered = self.federation, self.candidates
-        for client in clients:
-            chance = np.random.default_rng((federation.seed, STREAM, client.number))
-            work = Work(
-                federation.task,
-                Slice(),
-                federation.dataset,
-                federation.local_train,
-                method=self.settings.name,
-                settings=self.settings,
-                told={
-                    "blocks": offered.blocks,
-                    "widths": offered.widths,
-                    "most": self.most(client),
-                },
-                seed=int(chance.integers(2**31)),
-            )
-            content = RecordDict({"work": work.record()})
-            yield (
-                client,
-                Message(content, dst_node_id=client.node, message_type="query.architecture"),
-            )
-
-    def _checked(self, client: Client, choice: Choice) -> Slice:
-        found = self.candidates.find(choice.blocks, choice.width)
-        if found is None:
-            raise ProtocolError(
-                f"chose blocks {list(choice.blocks)} and widths {list(choice.width)}: expected "
-                f"blocks of {self.candidates.blocks} and widths of {self.candidates.widths}"
-            )
-        costs, most = price_of(self.federation.task, found, self.settings.cost), self.most(client)
-        if costs > most and found != self.candidates.smallest:
-            raise ProtocolError(
-                f"chose an architecture of {costs:,} {self.settings.cost}: expected {most:,} at "
-                "most"
-            )
-        return found
-
-    # --- levels ----------------------------------------------------------------------------------
-
-    def prepare(self) -> None:
-        """Make the levels of what the clients have chosen."""
-        if not self.levels:
-            self.architectures = self.arranged(self.choices)
-            self._prepare()
-
-    def arranged(self, choices: Mapping[int, Slice]) -> list[Slice]:
-        """Return the levels' architectures for what clients, by number, have chosen."""
-        return sorted(set(choices.values()), key=self._size)
-
-    def plan(self) -> list[Level]:
-        """Return the levels, one for each architecture."""
-        task = self.federation.task
-        return [level_of_slice(task, n, each) for n, each in enumerate(self.architectures, 1)]
-
-    def whole(self) -> Slice:
-        """Return the least that holds all architectures."""
-        return replace(union(self.architectures), exits=(self.federation.task.units,))
-
-    def level_of(self, client: Client) -> Level:
-        """Return the level that a client has chosen.
-
-        One that joined later, with an architecture that is no level, holds the largest in it.
-        """
-        chosen = self.choices[client.number]
-        if chosen in self.architectures:
-            return self.levels[self.architectures.index(chosen)]
-        return self.levels[self._held_in(client.number)[-1]]
-
-    def _held_in(self, client: int) -> list[int]:
-        """Return which of the levels, counted from 0, lie within a client's choice."""
-        chosen = self.choices.get(client)
-        if chosen is None:
-            return []
-        return [n for n, each in enumerate(self.architectures) if union([each, chosen]) == chosen]
-
-    def levels_of(self, client: Client) -> Collection[Level]:
-        """Return the one level that a client may be assigned."""
-        return [self.level_of(client)]
-
-    def _size(self, architecture: Slice) -> tuple[object, ...]:
-        price = price_of(self.federation.task, architecture, self.settings.cost)
-        return price, architecture.blocks, architecture.width
-
-    # --- state -----------------------------------------------------------------------------------
-
-    def plan_dict(self) -> dict[str, Tensor]:
-        """Return the levels' architectures, and what each client has chosen."""
-        numbers = sorted(self.choices)
-        return {
-            "architectures": _table(self.architectures),
-            "choices": _table([self.choices[number] for number in numbers]),
-            "choosers": torch.tensor(numbers),
-        }
-
-    def load_plan_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the architectures and choices of a run that goes on."""
-        self.architectures = self._read(tensors["architectures"])
-        chosen = self._read(tensors["choices"])
-        self.choices.update(zip(tensors["choosers"].tolist(), chosen, strict=True))
-
-    def _read(self, table: Tensor) -> list[Slice]:
-        """Return the architectures of a table, a row each."""
-        rounding, found = self.candidates.rounding, []
-        for row in table.tolist():
-            stages = len(row) // 2
-            blocks = tuple(tuple(range(int(count))) for count in row[:stages])
-            found.append(Slice(tuple(row[stages:]), blocks, rounding=rounding))
-        return found
-
-
-def union(architectures: Sequence[Slice]) -> Slice:
-    """Return the architecture that has the most blocks and the largest width in every stage."""
-    choices = [Choice.of(each) for each in architectures]
-    blocks = map(max, *(each.blocks for each in choices), (0,) * len(choices[0].blocks))
-    widths = map(max, *(each.width for each in choices), (0.0,) * len(choices[0].width))
-    kept = tuple(tuple(range(count)) for count in blocks)
-    return replace(architectures[0], width=tuple(widths), blocks=kept)
-
-
-def _table(architectures: Sequence[Slice]) -> Tensor:
-    choices = [Choice.of(each) for each in architectures]
-    rows = [[*each.blocks, *each.width] for each in choices]
-    return torch.tensor(rows, dtype=torch.float64)
-
 
 SHARES = (0.5, 0.75, 1.0)
 """Widths to choose from, of a network for which no paper names any."""
@@ -370,3 +123,252 @@ def _of_stages(
             f"{name} are given for {len(found)} stages: expected one list, or {len(usual)}"
         )
     return found
+
+
+LONGEST_SEARCH, LATE_SEARCH = 600.0, 60.0
+"""Seconds that a client has to choose, where a round has no deadline: at the start, and later, when
+others wait for it."""
+NO_LEVEL = "it has joined after the start, with an architecture in which none of the run's lies"
+STREAM = 0x0A2C
+"""Tells the chance of a client's choice from that of its rounds."""
+
+
+class ChoosingTraining(MaskedTraining):
+    """The client half: chooses an architecture, then trains it on the classes that it has."""
+
+    settings: ChoiceSettings
+
+    def answer(self, network: SlicedNetwork | None) -> RecordDict:
+        """Return the best of the candidates that the server offers, within what it allows."""
+        settings, work, offered = self.settings, self.work, self.told
+        candidates = Candidates(offered["blocks"], offered["widths"])
+
+        def price(candidate: Slice) -> int:
+            return price_of(work.task, candidate, settings.cost)
+
+        score = None
+        if settings.choose == "zico":
+            score = zico_scorer(
+                work.task,
+                self.data,
+                settings.batches,
+                settings.batch_size,
+                work.seed,
+                work.train.device,
+            )
+        chosen = best_of(
+            candidates,
+            score or price,
+            lambda candidate: price(candidate) <= offered["most"],
+            settings.trials,
+            settings.population,
+            np.random.default_rng(work.seed),
+        )
+        return RecordDict({CHOICE: Choice.of(chosen).record()})
+
+
+class ChoosingStrategy(NestedStrategy):
+    """The server half: every architecture that was chosen is a level, the smallest first."""
+
+    Settings = ChoiceSettings
+    Training = ChoosingTraining
+    settings: ChoiceSettings
+
+    architectures: Sequence[Slice] = ()
+    """The levels', the smallest first."""
+
+    @cached_property
+    def choices(self) -> dict[int, Slice]:
+        """What each client has chosen, by number."""
+        return {}
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        """What clients choose from."""
+        return self.settings.candidates(self.federation.task)
+
+    # --- who chooses what ------------------------------------------------------------------------
+
+    def ask(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
+        """Let clients choose; a client that chooses what was not offered cannot take part."""
+        asked, refused = list[Client](), dict[int, str]()
+        for client in clients:
+            fixed = self.fixed(client)
+            if fixed is not None:
+                self.choices[client.number] = fixed
+            elif not self._still_fits(client):
+                self.choices.pop(client.number, None)
+                asked.append(client)
+        for reply in stream(
+            grid, self._offers(asked), self.federation.in_flight, self._patience(len(asked))
+        ):
+            try:
+                if reply.message is None:
+                    raise ProtocolError(f"no architecture: {reply.failure} {reply.detail}".strip())
+                self.choices[reply.to.number] = self._checked(
+                    reply.to, Choice.read(reply.message.content)
+                )
+            except ProtocolError as error:
+                refused[reply.to.number] = str(error)
+        for number in {client.number for client in asked} - self.choices.keys() - refused.keys():
+            refused[number] = "no architecture: there was no time left to ask"
+        late = [each for each in asked if self.levels and not self._held_in(each.number)]
+        return {**refused, **{each.number: NO_LEVEL for each in late if each.number not in refused}}
+
+    def _still_fits(self, client: Client) -> bool:
+        """Return whether a client has chosen, before the run was resumed, what it still affords."""
+        chosen = self.choices.get(client.number)
+        if chosen is None:
+            return False
+        price = price_of(self.federation.task, chosen, self.settings.cost)
+        return chosen == self.candidates.smallest or price <= self.most(client)
+
+    def _patience(self, asked: int) -> float:
+        """Return the seconds that so many clients have: each as long as any, some at a time."""
+        usual = LATE_SEARCH if self.levels else LONGEST_SEARCH
+        return (self.federation.deadline or usual) * max(
+            1, math.ceil(asked / self.federation.in_flight)
+        )
+
+    def fixed(self, client: Client) -> Slice | None:
+        """Return what a client holds without being asked: the first ones hold the smallest.
+
+        Attackers may hold the largest.
+        """
+        if takes_largest(client, self.federation):
+            return self.candidates.largest
+        of = max(client.profile.partitions or self.federation.fleet.clients, client.number + 1)
+        first = client.profile.budget is None and client.number < self.settings.smallest * of
+        return self.candidates.smallest if first else None
+
+    def most(self, client: Client) -> int:
+        """Return what a client's architecture may cost."""
+        full = price_of(self.federation.task, self.candidates.largest, self.settings.cost)
+        budget = min(1.0, budget_of(client, self.federation.fleet))
+        return int(full * budget * (1 + self.settings.tolerance))
+
+    def _offers(self, clients: Iterable[Client]) -> Iterator[tuple[Client, Message]]:
+        federation, offered = self.federation, self.candidates
+        for client in clients:
+            chance = np.random.default_rng((federation.seed, STREAM, client.number))
+            work = Work(
+                federation.task,
+                Slice(),
+                federation.dataset,
+                federation.local_train,
+                method=self.settings.name,
+                settings=self.settings,
+                told={
+                    "blocks": offered.blocks,
+                    "widths": offered.widths,
+                    "most": self.most(client),
+                },
+                seed=int(chance.integers(2**31)),
+            )
+            content = RecordDict({"work": work.record()})
+            yield (
+                client,
+                Message(content, dst_node_id=client.node, message_type="query.method"),
+            )
+
+    def _checked(self, client: Client, choice: Choice) -> Slice:
+        found = self.candidates.find(choice.blocks, choice.width)
+        if found is None:
+            raise ProtocolError(
+                f"chose blocks {list(choice.blocks)} and widths {list(choice.width)}: expected "
+                f"blocks of {self.candidates.blocks} and widths of {self.candidates.widths}"
+            )
+        costs, most = price_of(self.federation.task, found, self.settings.cost), self.most(client)
+        if costs > most and found != self.candidates.smallest:
+            raise ProtocolError(
+                f"chose an architecture of {costs:,} {self.settings.cost}: expected {most:,} at "
+                "most"
+            )
+        return found
+
+    # --- levels ----------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the levels of what the clients have chosen."""
+        if not self.levels:
+            self.architectures = self.arranged(self.choices)
+            self._prepare()
+
+    def arranged(self, choices: Mapping[int, Slice]) -> list[Slice]:
+        """Return the levels' architectures for what clients, by number, have chosen."""
+        return sorted(set(choices.values()), key=self._size)
+
+    def plan(self) -> list[Level]:
+        """Return the levels, one for each architecture."""
+        task = self.federation.task
+        return [level_of_slice(task, n, each) for n, each in enumerate(self.architectures, 1)]
+
+    def whole(self) -> Slice:
+        """Return the least that holds all architectures."""
+        return replace(union(self.architectures), exits=(self.federation.task.units,))
+
+    def level_of(self, client: Client) -> Level:
+        """Return the level that a client has chosen.
+
+        One that joined later, with an architecture that is no level, holds the largest in it.
+        """
+        chosen = self.choices[client.number]
+        if chosen in self.architectures:
+            return self.levels[self.architectures.index(chosen)]
+        return self.levels[self._held_in(client.number)[-1]]
+
+    def _held_in(self, client: int) -> list[int]:
+        """Return which of the levels, counted from 0, lie within a client's choice."""
+        chosen = self.choices.get(client)
+        if chosen is None:
+            return []
+        return [n for n, each in enumerate(self.architectures) if union([each, chosen]) == chosen]
+
+    def levels_of(self, client: Client) -> Mapping[Level, float]:
+        """Return the one level that a client may be assigned."""
+        return {self.level_of(client): 1.0}
+
+    def _size(self, architecture: Slice) -> tuple[object, ...]:
+        price = price_of(self.federation.task, architecture, self.settings.cost)
+        return price, architecture.blocks, architecture.width
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def plan_dict(self) -> dict[str, Tensor]:
+        """Return the levels' architectures, and what each client has chosen."""
+        numbers = sorted(self.choices)
+        return {
+            "architectures": _table(self.architectures),
+            "choices": _table([self.choices[number] for number in numbers]),
+            "choosers": torch.tensor(numbers),
+        }
+
+    def load_plan_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the architectures and choices of a run that goes on."""
+        self.architectures = self._read(tensors["architectures"])
+        chosen = self._read(tensors["choices"])
+        self.choices.update(zip(tensors["choosers"].tolist(), chosen, strict=True))
+
+    def _read(self, table: Tensor) -> list[Slice]:
+        """Return the architectures of a table, a row each."""
+        rounding, found = self.candidates.rounding, []
+        for row in table.tolist():
+            stages = len(row) // 2
+            blocks = tuple(tuple(range(int(count))) for count in row[:stages])
+            found.append(Slice(tuple(row[stages:]), blocks, rounding=rounding))
+        return found
+
+
+def union(architectures: Sequence[Slice]) -> Slice:
+    """Return the architecture that has the most blocks and the largest width in every stage."""
+    choices = [Choice.of(each) for each in architectures]
+    blocks = map(max, *(each.blocks for each in choices), (0,) * len(choices[0].blocks))
+    widths = map(max, *(each.width for each in choices), (0.0,) * len(choices[0].width))
+    kept = tuple(tuple(range(count)) for count in blocks)
+    return replace(architectures[0], width=tuple(widths), blocks=kept)
+
+
+def _table(architectures: Sequence[Slice]) -> Tensor:
+    choices = [Choice.of(each) for each in architectures]
+    rows = [[*each.blocks, *each.width] for each in choices]
+    return torch.tensor(rows, dtype=torch.float64)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -26,10 +26,8 @@ from data.unlabelled import OWN, UnlabelledSpec, server_parts, unlabelled
 from models import State, extract
 from models.families import SlicedNetwork
 from models.loading import load_network
-from protocol.work import Work
 from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.spool import Spool
-from strategies.assignment import Assignment
 from strategies.federation import Federation, named
 from strategies.levels.planning import Level
 from strategies.method_settings import PlannedSettings
@@ -49,7 +47,7 @@ from training.testing import LARGEST_BATCH
 SERVER_SHARE = 0.1
 """Of the training examples, which the server keeps where the configuration leaves it open."""
 SERVERS_OWN = ("unlabelled", "validation", "drop_below_chance", "distillation")
-"""Settings that no client has use for."""
+"""Settings of the server's own work, which clients are not sent."""
 CHANCE = 0xFEDDF
 """Tells the draws of distillation from those of clients, which go by (seed, round, number), too."""
 
@@ -88,6 +86,11 @@ class FedDFSettings(PlannedSettings):
     def keeps(self) -> bool:
         """Whether the server needs examples of the run's own data set."""
         return self.unlabelled.name == OWN or self.validation > 0
+
+    def for_clients(self) -> Self:
+        """Return the settings without those of the distillation, which clients do not use."""
+        plain = FedDFSettings()
+        return replace(self, **{name: getattr(plain, name) for name in SERVERS_OWN})
 
     def complete_data(self, data: DatasetSpec) -> DatasetSpec:
         """Return the data set with a share for the server, where it needs one."""
@@ -140,12 +143,6 @@ class FedDF(NestedStrategy):
         """The server's labelled examples, if it is to have any."""
         share = self.settings.validation
         return server_parts(self.federation.dataset, share)[0] if share else None
-
-    def work(self, assigned: Assignment, round: int) -> Work:
-        """Return what goes with an assignment: nothing of what the server does by itself."""
-        plain = FedDFSettings()
-        kept = {name: getattr(plain, name) for name in SERVERS_OWN}
-        return replace(super().work(assigned, round), settings=replace(self.settings, **kept))
 
     def aggregator(self) -> Aggregator:
         """Return what the config chooses; the replies that it takes wait on disk."""

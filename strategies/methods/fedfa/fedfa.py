@@ -1,7 +1,8 @@
 """FedFA (Park, Joe-Wong: "Federated Learning with Flexible Architectures", ECML PKDD 2024).
 
 - Clients choose blocks (depth) and width of each stage, by ZiCo's score on their own data; the
-  global model has the most of each (Algorithm 1, lines 1 to 3): `strategies/methods/choosing/choosing.py`.
+  global model has the most of each (Algorithm 1, lines 1 to 3):
+  `strategies/methods/choosing/choosing.py`.
 - Layer grafting (Algorithm 2): copies of a stage's last block stand in for those that a client
   lacks, so that no part of the global model is trained by few clients only.
 - Scalable aggregation (Algorithm 1, lines 12 to 22): layers are brought to one scale by the norms

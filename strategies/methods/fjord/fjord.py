@@ -2,7 +2,7 @@
 
 - Ordered dropout: a client draws a width for every batch, of those up to the largest that it
   affords, and trains the first channels alone. They so become the most important ones.
-- The drawn network runs on parts of the client's weights, in place (`strategies/methods/fjord/narrow_network.py`).
+- The drawn network runs on parts of the client's weights, in place (`narrow_network.py`).
   What lies outside does not move: not by momentum or weight decay either.
 - Batch norms have statistics of each width, and one affine pair of which a width uses the first
   part. The server averages statistics of a width over the clients that train it.
@@ -126,7 +126,11 @@ class FjORD(NestedStrategy):
     def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
         """Return each client with its level, and the statistics of all narrower ones."""
         return [
-            replace(each, cut=Cut(self._with_narrower(each.cut.level), each.cut.window))
+            replace(
+                each,
+                cut=Cut(self._with_narrower(each.cut.level), each.cut.window),
+                macs=self._macs(each.cut.level),
+            )
             for each in super().assign(round, clients)
         ]
 
@@ -137,11 +141,11 @@ class FjORD(NestedStrategy):
         return f"level{nested_width(name) or level.number}"
 
     def trained_with(self, level: Level) -> Sequence[Level]:
-        """Return a level and all narrower ones: whoever trains it draws these, too."""
+        """Return a level and all narrower ones, which its clients draw, too."""
         return self.levels[: level.number]
 
-    def training_macs(self, level: Level) -> int:
-        """Return the mean over the widths that are drawn; with distillation the level's run too."""
+    def _macs(self, level: Level) -> int:
+        """Return the mean MACs of the drawn widths; distillation adds those of the level itself."""
         macs = [cost(self.federation.task, each.slice).macs for each in self.trained_with(level)]
         own, drawn = macs[-1], len(macs)
         if self.settings.distillation:

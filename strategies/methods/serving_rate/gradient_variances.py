@@ -19,12 +19,13 @@ from models.families import SlicedNetwork
 from protocol.reading import ProtocolError, check_names, reading, shown, whole, within
 from protocol.records import METRICS, record_of
 from protocol.train_settings import TrainSettings
+from strategies.assignment import Assignment
 from strategies.federation import FederationError
 from strategies.levels.planning import Level
 from strategies.levels.submodels import Cut
 from strategies.method import Method
 from strategies.nodes.enrolment import Client
-from strategies.replies import AskTally, Question, Tally, ask
+from strategies.replies import AskTally, Tally, ask
 from training.devices import Placement, resident
 from training.fitting import chance_from
 
@@ -95,13 +96,13 @@ def measured_variances(method: Method, grid: Grid, batches: int) -> tuple[list[f
     With it comes who was asked, and who did not answer.
     """
     questions = [
-        Question(
+        Assignment(
             client, Cut(_with_exits_below(method, client)), told={"batches": batches}, what=WHAT
         )
         for client in method.clients.values()
     ]
     tally = Tally(0)
-    answers = ask(method, "query.variances", questions, grid, tally)
+    answers = ask(method, "query.method", questions, grid, tally)
     counts = tally.asked[WHAT]
     found: list[list[float]] = [[] for _ in method.levels]
     for question, content in answers:

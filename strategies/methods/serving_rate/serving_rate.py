@@ -22,206 +22,35 @@ from functools import cached_property
 from typing import Literal
 
 import torch
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from models import State
+from models.families import SlicedNetwork
 from models.slicing import is_running_statistic
+from protocol.records import METRICS
 from protocol.train_settings import TrainSettings
 from strategies.aggregation.aggregators import Aggregator
-from strategies.assignment import Assignment, drawn
+from strategies.assignment import Assignment
 from strategies.federation import Federation, check_least
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level
 from strategies.method_settings import DepthSettings
-from strategies.methods.serving_rate.gradient_variances import WHAT, measured_variances
+from strategies.methods.serving_rate.gradient_variances import (
+    WHAT,
+    Variances,
+    gradient_variances,
+    measured_variances,
+)
 from strategies.methods.serving_rate.pseudo_gradients import PseudoGradients
 from strategies.nodes.enrolment import Client
 from strategies.replies import AskTally
 from strategies.round import NestedStrategy
 from training.fitting import steps_of
+from training.local_training import LocalTraining
 
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
-
-
-class ServingRate(NestedStrategy):
-    """The server half; clients minimise the cross-entropy of the one exit that they are sent."""
-
-    Settings = ServingRateSettings
-    settings: ServingRateSettings
-
-    exit_weights: tuple[float, ...] = ()
-    """What each exit counts (Lambda): shares of 1; unknown until clients have measured."""
-    participation: float = 1.0
-    """The share of the clients that this round's sample has."""
-    steps: int | None = None
-    """That every node makes in a round; None leaves it to the run's epochs."""
-    _variances_asked: AskTally | None = None
-    """What came of the question about variances, until the first round's line tells it."""
-
-    @cached_property
-    def members(self) -> dict[int, tuple[int, int]]:
-        """The examples and the exit of all who ever came, by number: they may be offline."""
-        return {}
-
-    def plan(self) -> list[Level]:
-        """Return the levels: the network up to each exit, with that exit alone."""
-        levels = super().plan()
-        self.settings.check_levels(len(levels), self.federation.fleet.exits)
-        return levels
-
-    def bank(self, name: str, level: Level) -> str | None:
-        """Return no bank: of one width, running statistics are averaged."""
-        return None
-
-    # --- who trains what -------------------------------------------------------------------------
-
-    def levels_of(self, client: Client) -> Sequence[Level]:
-        """Return the levels that a node may be drawn for."""
-        return [level for level, p in self._draws(client).items() if p > 0]
-
-    def drawn_level(self, client: Client, round: int) -> Level:
-        """Return the exit that a node trains in a round, drawn by p."""
-        draws = self._draws(client)
-        place = drawn(list(draws.values()), self.federation.seed, round, client.number)
-        return list(draws)[place]
-
-    def sample(self, round: int, available: Sequence[int]) -> list[int]:
-        """Return this round's nodes; which share they are counts in how rarely each is drawn."""
-        found = super().sample(round, available)
-        self.participation = len(found) / len(available)
-        return found
-
-    def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
-        """Return one exit for each node, with the weight of its pseudo-gradient."""
-        assigned = list(super().assign(round, clients))
-        unbiased = self.settings.correction == "inverse"
-        examples = self._trained_on() if unbiased else drawn_for(assigned)
-        return [replace(each, weight=self._importance(each, examples)) for each in assigned]
-
-    def _importance(self, assigned: Assignment, examples: Mapping[int, int]) -> float:
-        """Return Lambda_e |S_i| / (|S_e| p_ie), or of those who were drawn, without p."""
-        client, level = assigned.client, assigned.cut.level
-        probability = self.participation * self._draws(client)[level]
-        share = client.profile.examples / examples[level.number]
-        by = probability if self.settings.correction == "inverse" else 1.0
-        return self.exit_weights[level.number - 1] * share / by
-
-    def _trained_on(self) -> Counter[int]:
-        """Return |S_e| of each exit: the examples of all who may train it, drawn or not."""
-        for number, client in self.clients.items():
-            self.members[number] = client.profile.examples, self.level_of(client).number
-        found: Counter[int] = Counter()
-        for examples, own in self.members.values():
-            for number, p in enumerate(self.settings.drawn_exits(own), 1):
-                found[number] += examples if p > 0 else 0
-        return found
-
-    def _draws(self, client: Client) -> dict[Level, float]:
-        """Return how often a node trains each level up to its own."""
-        own = self.level_of(client).number
-        return dict(zip(self.levels, self.settings.drawn_exits(own), strict=False))
-
-    @property
-    def local_train(self) -> TrainSettings:
-        """How nodes train: with `equal_steps` as many steps as the one with most examples."""
-        train = super().local_train
-        return train if self.steps is None else replace(train, steps=self.steps)
-
-    # --- the step --------------------------------------------------------------------------------
-
-    def aggregator(self) -> Aggregator:
-        """Return what adds up the weighted pseudo-gradients."""
-        rate = self.settings.server_lr
-        return self.federation.aggregation.make(lambda inner: PseudoGradients(inner, rate))
-
-    def server_step(self, state: State, previous: State) -> State:
-        """Return the state, projected on the ball of the radius, if there is one."""
-        if self._variances_asked is not None:
-            self.tally.asked[WHAT], self._variances_asked = self._variances_asked, None
-        return state if self.settings.radius is None else projected(state, self.settings.radius)
-
-    # --- what exits count ------------------------------------------------------------------------
-
-    def ask_first(self, grid: Grid) -> None:
-        """Find out what each exit counts, if this run has not done so before, and the steps."""
-        if not self.exit_weights:
-            self.exit_weights = normalised(self._raw_weights(grid))
-            if self.settings.equal_steps:
-                train = self.federation.local_train
-                found = [steps_of(c.profile.examples, train) for c in self.clients.values()]
-                self.steps = max(found, default=None)
-        told = ", ".join(f"{weight:.3g}" for weight in self.exit_weights)
-        log.info("exits count (%s): %s", self.settings.weights, told)
-
-    def _raw_weights(self, grid: Grid) -> Sequence[float]:
-        settings, task = self.settings, self.federation.task
-        if settings.weights == "given":
-            return settings.given or ()
-        if settings.weights == "equal":
-            return [1.0] * len(self.levels)
-        if settings.weights == "flops":
-            return [float(cost(task, level.slice).macs) for level in self.levels]
-        topology = self.federation.fleet.topology
-        assert topology is not None  # the settings were checked
-        if settings.weights == "serving":
-            return topology.exit_rates
-        variances, self._variances_asked = measured_variances(self, grid, settings.variance_batches)
-        log.info("gradient variances: %s", ", ".join(f"{each:.3g}" for each in variances))
-        return balanced(topology.exit_rates, variances)
-
-    # --- state -----------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return all that a round depends on, what exits count too."""
-        members = [(number, *facts) for number, facts in sorted(self.members.items())]
-        own = {
-            "exit_weights": torch.tensor(self.exit_weights, dtype=torch.float64),
-            "members": torch.tensor(members, dtype=torch.int64).view(-1, 3),
-            "steps": torch.tensor([] if self.steps is None else [self.steps], dtype=torch.int64),
-        }
-        return super().state_dict() | own
-
-    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `state_dict` returned."""
-        super().load_state_dict(tensors)
-        self.exit_weights = tuple(tensors["exit_weights"].tolist())
-        self.steps = next(iter(tensors["steps"].tolist()), None)
-        for number, examples, own in tensors["members"].tolist():
-            self.members[number] = examples, own
-
-
-def drawn_for(assigned: Iterable[Assignment]) -> Counter[int]:
-    """Return the examples of those who train each exit in a round."""
-    found: Counter[int] = Counter()
-    for each in assigned:
-        found[each.level] += each.client.profile.examples
-    return found
-
-
-def normalised(weights: Sequence[float]) -> tuple[float, ...]:
-    """Return the same weights as shares of 1."""
-    total = math.fsum(weights)
-    return tuple(weight / total for weight in weights)
-
-
-def balanced(serving: Sequence[float], variances: Sequence[float]) -> tuple[float, ...]:
-    """Return the mean of what exits serve and of the inverse of their variances, both of 1.
-
-    The first is without bias, the second has the least noise. The paper has no formula for it.
-    """
-    steady = normalised([1 / variance for variance in variances])
-    return tuple((a + b) / 2 for a, b in zip(normalised(serving), steady, strict=True))
-
-
-def projected(state: State, radius: float) -> State:
-    """Return the nearest state whose weights have a norm of at most the radius."""
-    weights = {name: t for name, t in state.items() if not is_running_statistic(name)}
-    norm = math.sqrt(math.fsum(float(t.double().square().sum()) for t in weights.values()))
-    if norm <= radius:
-        return state
-    return {**state, **{name: t * (radius / norm) for name, t in weights.items()}}
-
 
 UNWEIGHTED = ("trimmed-mean", "median")
 """Aggregators that count all updates alike."""
@@ -326,3 +155,189 @@ class ServingRateSettings(DepthSettings):
         for number in range(1, levels + 1):
             if not any(self.drawn_exits(own)[number - 1] for own in range(number, levels + 1)):
                 raise ValueError(f"probabilities: no node would train exit {number}")
+
+
+class ServingRateTraining(LocalTraining):
+    """The client half: the cross-entropy of the exit that it is sent; measures variances, too."""
+
+    def answer(self, network: SlicedNetwork | None) -> RecordDict:
+        """Return the variance of each exit's gradients over this client's training data."""
+        assert network is not None  # `measured_variances` sends it
+        exits, work = len(self.work.slice.exits or (1,)), self.work
+        found = gradient_variances(
+            network, self.data, work.train, exits, work.seed, self.told["batches"]
+        )
+        return RecordDict({METRICS: Variances(len(self.data), tuple(found)).record()})
+
+
+class ServingRate(NestedStrategy):
+    """The server half: one exit for each node, and the weighted pseudo-gradients of all."""
+
+    Settings = ServingRateSettings
+    Training = ServingRateTraining
+    settings: ServingRateSettings
+
+    exit_weights: tuple[float, ...] = ()
+    """What each exit counts (Lambda): shares of 1; unknown until clients have measured."""
+    steps: int | None = None
+    """That every node makes in a round; None leaves it to the run's epochs."""
+    _variances_asked: AskTally | None = None
+    """What came of the question about variances, until the first round's line tells it."""
+
+    @cached_property
+    def members(self) -> dict[int, tuple[int, int]]:
+        """The examples and the exit of all who ever came, by number: they may be offline."""
+        return {}
+
+    def plan(self) -> list[Level]:
+        """Return the levels: the network up to each exit, with that exit alone."""
+        levels = super().plan()
+        self.settings.check_levels(len(levels), self.federation.fleet.exits)
+        return levels
+
+    def bank(self, name: str, level: Level) -> str | None:
+        """Return no bank: of one width, running statistics are averaged."""
+        return None
+
+    # --- who trains what -------------------------------------------------------------------------
+
+    def levels_of(self, client: Client) -> Mapping[Level, float]:
+        """Return the levels that a node is drawn for, with p of each."""
+        own = self.level_of(client).number
+        chances = zip(self.levels, self.settings.drawn_exits(own), strict=False)
+        return {level: p for level, p in chances if p > 0}
+
+    def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
+        """Return one exit for each node, with the weight of its pseudo-gradient."""
+        assigned = list(super().assign(round, clients))
+        unbiased = self.settings.correction == "inverse"
+        examples = self._trained_on() if unbiased else drawn_for(assigned)
+        participation = len(clients) / self.roster.available
+        return [
+            replace(
+                each, weight=self._importance(each, examples, participation), train=self.local_train
+            )
+            for each in assigned
+        ]
+
+    def _importance(
+        self, assigned: Assignment, examples: Mapping[int, int], participation: float
+    ) -> float:
+        """Return Lambda_e |S_i| / (|S_e| p_ie), or that of the drawn nodes, without p."""
+        client, level = assigned.client, assigned.cut.level
+        probability = participation * self.levels_of(client)[level]
+        share = client.profile.examples / examples[level.number]
+        by = probability if self.settings.correction == "inverse" else 1.0
+        return self.exit_weights[level.number - 1] * share / by
+
+    def _trained_on(self) -> Counter[int]:
+        """Return |S_e| of each exit: the examples of all who may train it, drawn or not."""
+        for number, client in self.clients.items():
+            self.members[number] = client.profile.examples, self.level_of(client).number
+        found: Counter[int] = Counter()
+        for examples, own in self.members.values():
+            for number, p in enumerate(self.settings.drawn_exits(own), 1):
+                found[number] += examples if p > 0 else 0
+        return found
+
+    @property
+    def local_train(self) -> TrainSettings:
+        """How nodes train: with `equal_steps` as many steps as the one with most examples."""
+        train = self.federation.local_train
+        return train if self.steps is None else replace(train, steps=self.steps)
+
+    # --- the step --------------------------------------------------------------------------------
+
+    def aggregator(self) -> Aggregator:
+        """Return what adds up the weighted pseudo-gradients."""
+        rate = self.settings.server_lr
+        return self.federation.aggregation.make(lambda inner: PseudoGradients(inner, rate))
+
+    def server_step(self, state: State, previous: State) -> State:
+        """Return the state, projected on the ball of the radius, if there is one."""
+        if self._variances_asked is not None:
+            self.tally.asked[WHAT], self._variances_asked = self._variances_asked, None
+        return state if self.settings.radius is None else projected(state, self.settings.radius)
+
+    # --- what exits count ------------------------------------------------------------------------
+
+    def ask(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
+        """Find the weights of the exits, and the steps, when the first clients have come."""
+        if not self.exit_weights:
+            self.prepare()
+            self.exit_weights = normalised(self._raw_weights(grid))
+            if self.settings.equal_steps:
+                train = self.federation.local_train
+                found = [steps_of(c.profile.examples, train) for c in self.clients.values()]
+                self.steps = max(found, default=None)
+            told = ", ".join(f"{weight:.3g}" for weight in self.exit_weights)
+            log.info("weights of the exits (%s): %s", self.settings.weights, told)
+        return {}
+
+    def _raw_weights(self, grid: Grid) -> Sequence[float]:
+        settings, task = self.settings, self.federation.task
+        if settings.weights == "given":
+            return settings.given or ()
+        if settings.weights == "equal":
+            return [1.0] * len(self.levels)
+        if settings.weights == "flops":
+            return [float(cost(task, level.slice).macs) for level in self.levels]
+        topology = self.federation.fleet.topology
+        assert topology is not None  # the settings were checked
+        if settings.weights == "serving":
+            return topology.exit_rates
+        variances, self._variances_asked = measured_variances(self, grid, settings.variance_batches)
+        log.info("gradient variances: %s", ", ".join(f"{each:.3g}" for each in variances))
+        return balanced(topology.exit_rates, variances)
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all that a round depends on, what exits count too."""
+        members = [(number, *facts) for number, facts in sorted(self.members.items())]
+        own = {
+            "exit_weights": torch.tensor(self.exit_weights, dtype=torch.float64),
+            "members": torch.tensor(members, dtype=torch.int64).view(-1, 3),
+            "steps": torch.tensor([] if self.steps is None else [self.steps], dtype=torch.int64),
+        }
+        return super().state_dict() | own
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `state_dict` returned."""
+        super().load_state_dict(tensors)
+        self.exit_weights = tuple(tensors["exit_weights"].tolist())
+        self.steps = next(iter(tensors["steps"].tolist()), None)
+        for number, examples, own in tensors["members"].tolist():
+            self.members[number] = examples, own
+
+
+def drawn_for(assigned: Iterable[Assignment]) -> Counter[int]:
+    """Return the examples of those who train each exit in a round."""
+    found: Counter[int] = Counter()
+    for each in assigned:
+        found[each.level] += each.client.profile.examples
+    return found
+
+
+def normalised(weights: Sequence[float]) -> tuple[float, ...]:
+    """Return the same weights as shares of 1."""
+    total = math.fsum(weights)
+    return tuple(weight / total for weight in weights)
+
+
+def balanced(serving: Sequence[float], variances: Sequence[float]) -> tuple[float, ...]:
+    """Return the mean of what exits serve and of the inverse of their variances, both of 1.
+
+    The first is without bias, the second has the least noise. The paper has no formula for it.
+    """
+    steady = normalised([1 / variance for variance in variances])
+    return tuple((a + b) / 2 for a, b in zip(normalised(serving), steady, strict=True))
+
+
+def projected(state: State, radius: float) -> State:
+    """Return the nearest state whose weights have a norm of at most the radius."""
+    weights = {name: t for name, t in state.items() if not is_running_statistic(name)}
+    norm = math.sqrt(math.fsum(float(t.double().square().sum()) for t in weights.values()))
+    if norm <= radius:
+        return state
+    return {**state, **{name: t * (radius / norm) for name, t in weights.items()}}
