@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from statistics import fmean
 from typing import Any
 
@@ -223,8 +224,7 @@ def worst_tenths(line: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
 
 def with_statistics(method: Method, grid: Grid, tally: Tally) -> State:
     """Return the global state with fresh statistics, where the network has static norms."""
-    full = method.federation.task.build(Slice(), device="meta")
-    if not any(isinstance(module, StaticBatchNorm2d) for module in full.modules()):
+    if not _has_static_norms(method.federation.task):
         return method.state
     questions = [
         Assignment(client, cut, what="statistics")
@@ -233,6 +233,12 @@ def with_statistics(method: Method, grid: Grid, tally: Tally) -> State:
     ]
     answers = ask(method, "query.statistics", questions, grid, tally)
     return _aggregated(answers, method, tally.asked["statistics"])
+
+
+@cache
+def _has_static_norms(task: Task) -> bool:
+    network = task.build(Slice(), device="meta")
+    return any(isinstance(module, StaticBatchNorm2d) for module in network.modules())
 
 
 def _aggregated(answers: Answers, method: Method, tally: AskTally) -> State:

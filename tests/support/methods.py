@@ -59,8 +59,8 @@ class TakesTurns(NestedStrategy):
         slices = [Slice(blocks=blocks) for blocks in patterns]
         return [Level(n, each, each, cost(task, each)) for n, each in enumerate(slices, 1)]
 
-    def levels_of(self, client: Client) -> Sequence[Level]:
-        return self.levels
+    def levels_of(self, client: Client) -> Mapping[Level, float]:
+        return dict.fromkeys(self.levels, 1.0)
 
     def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
         for client in clients:

@@ -212,7 +212,7 @@ class ServingRate(NestedStrategy):
         assigned = list(super().assign(round, clients))
         unbiased = self.settings.correction == "inverse"
         examples = self._trained_on() if unbiased else drawn_for(assigned)
-        participation = len(clients) / self.roster.available
+        participation = len(clients) / max(self.roster.available, len(clients))
         return [
             replace(
                 each, weight=self._importance(each, examples, participation), train=self.local_train

@@ -509,7 +509,7 @@ def test_whoever_holds_a_width_trains_the_narrower_ones(federate: Federate) -> N
     assert strategy.coverage.held == {1: 2, 2: 1, 3: 1, 4: 1, 5: 1}
     assert all("lack" not in level for level in lines[0]["levels"].values())
     largest, examples = lines[0]["slices"]["5"], lines[0]["trained"]["1"]["examples"]
-    assert largest["macs"] == 3 * examples * strategy.training_macs(strategy.levels[-1])
+    assert largest["macs"] == 3 * examples * strategy._macs(strategy.levels[-1])
     accuracies = [level["accuracy"] for level in lines[0]["levels"].values()]
     assert lines[0]["mean"] == pytest.approx(sum(accuracies) / 5)
 
@@ -530,7 +530,7 @@ def test_predict_answers_as_the_run_s_last_test_did(federate: Federate, tmp_path
 def test_macs_are_the_mean_over_the_widths_that_are_drawn() -> None:
     """Of 64 pixels: 64 a channel, and its 10 of the classifier. So 74 for each channel."""
     strategy = strategy_on_five()
-    assert [strategy.training_macs(level) for level in strategy.levels] == [
+    assert [strategy._macs(level) for level in strategy.levels] == [
         74,
         111,  # 74 * (1 + 2) / 2
         148,
@@ -538,7 +538,7 @@ def test_macs_are_the_mean_over_the_widths_that_are_drawn() -> None:
         222,
     ]
     teaching = strategy_on_five(distillation=True)
-    assert [teaching.training_macs(level) for level in teaching.levels] == [
+    assert [teaching._macs(level) for level in teaching.levels] == [
         74,
         185,  # 148, and 74 for half of the batches
         296,

@@ -153,5 +153,5 @@ def test_a_run_and_its_resumption_are_the_same_bit_for_bit(
 
 def test_nobody_joins_later_where_each_client_has_a_model_of_its_own() -> None:
     strategy = flexifed("basic", A, B)
-    refused = strategy.admit(InProcessGrid(0), [client(3)])
+    refused = strategy.ask(InProcessGrid(0), [client(3)])
     assert "joined after the start" in refused[3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,8 @@ from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, compose
 from strategies.aggregation.nested_mean import NestedMean
 from strategies.aggregation.update import RefusedUpdateError, Update
-from strategies.assignment import drawn
-from strategies.methods.heterofl import HeteroFL
+from strategies.assignment import drawn_level
+from strategies.methods.heterofl import HeteroFL, OwnClasses
 from tests.support.federations import SMALL, Federate, federate_in
 from tests.support.grids import InProcessGrid
 
@@ -50,14 +51,16 @@ def update_of(strategy: HeteroFL, level: int, value: float) -> Update:
     return Update(state, submodel.map, slice=submodel.level.slice)
 
 
-def trained(*classes: int) -> Trained:
-    return Trained(10, 0.5, 1.0, classes=classes)
+def counted(strategy: HeteroFL, level: int, value: float, *classes: int) -> Update:
+    """Return the part of an update that counts, of a client that has these classes."""
+    update = replace(update_of(strategy, level, value), classes=classes)
+    return OwnClasses(NestedMean(), strategy.federation.task).counted(update)
 
 
 def average(strategy: HeteroFL, *updates: tuple[int, float, tuple[int, ...]]) -> dict[str, Tensor]:
-    mean = NestedMean()
+    mean = strategy.aggregator()
     for level, value, classes in updates:
-        mean.add(strategy.counted(update_of(strategy, level, value), trained(*classes)))
+        mean.add(replace(update_of(strategy, level, value), classes=classes))
     return mean.result(strategy.state)
 
 
@@ -106,27 +109,27 @@ def test_other_tensors_count_whatever_classes_a_client_has() -> None:
 
 def test_a_client_with_all_classes_counts_whole() -> None:
     strategy = heterofl()
-    update = update_of(strategy, 2, 1.0)
-    assert strategy.counted(update, trained(*range(10))) is update
+    update = counted(strategy, 2, 1.0, *range(10))
+    assert update.state.keys() == update.map.regions.keys()
+    assert len(update.state["linear.bias"]) == 10
 
 
 def test_clients_of_the_same_classes_share_a_map() -> None:
     strategy = heterofl()
-    one, two = (strategy.counted(update_of(strategy, 2, v), trained(1, 3)) for v in (1.0, 2.0))
+    one, two = (counted(strategy, 2, value, 1, 3) for value in (1.0, 2.0))
     assert one.map is two.map
 
 
 def test_rows_count_for_all_where_the_setting_is_off() -> None:
     strategy = heterofl("strategy.own_classes=false")
-    update = update_of(strategy, 2, 1.0)
-    assert strategy.counted(update, Trained(10, 0.5, 1.0)) is update
+    assert isinstance(strategy.aggregator(), NestedMean)
 
 
 @pytest.mark.parametrize("classes", [(), (3, 10)])
 def test_classes_that_there_are_not_are_refused(classes: tuple[int, ...]) -> None:
     strategy = heterofl()
     with pytest.raises(RefusedUpdateError, match=r"classes: .*expected some of 0 to 9"):
-        strategy.counted(update_of(strategy, 1, 1.0), trained(*classes))
+        counted(strategy, 1, 1.0, *classes)
 
 
 def test_a_round_averages_rows_over_those_who_have_the_class(federate: Federate) -> None:
@@ -190,9 +193,10 @@ def test_dynamic_levels_are_the_same_in_a_resumed_run(federate: Federate, tmp_pa
 
 
 def test_dynamic_draws_levels_as_often_as_the_fleet_has_them() -> None:
-    counts = Counter(drawn([3, 0, 1], 0, number, 5) for number in range(2000))
-    assert counts[1] == 0
-    assert 1400 < counts[0] < 1600
+    weights = dict(zip(heterofl().levels, (3.0, 0.0, 1.0), strict=False))
+    counts = Counter(drawn_level(weights, 0, number, 5).number for number in range(2000))
+    assert counts[2] == 0
+    assert 1400 < counts[1] < 1600
 
 
 def test_levels_are_not_drawn_in_two_ways() -> None:

@@ -22,6 +22,7 @@ from strategies.aggregation.update import Update
 from strategies.federation import FederationError
 from strategies.levels.cost import cost
 from strategies.levels.planning import Level
+from strategies.levels.submodels import Cut
 from strategies.methods.serving_rate.serving_rate import (
     ServingRate,
     balanced,
@@ -70,10 +71,10 @@ def trained(made: ServingRate, client: int, level: Level) -> State:
 
 
 def draw_as_told(made: ServingRate, draws: dict[int, Level]) -> None:
-    def told(client: Client, round: int) -> Level:
-        return draws[client.number]
+    def told(client: Client, round: int) -> Cut:
+        return Cut(draws[client.number])
 
-    made.drawn_level = told  # type: ignore[method-assign]
+    made.drawn_cut = told  # type: ignore[method-assign]
 
 
 def stepped(made: ServingRate, draws: dict[int, Level]) -> State:
@@ -105,8 +106,7 @@ def all_draws(
 ) -> Iterator[tuple[float, dict[int, Level]]]:
     """Yield every way in which these nodes may draw their exits, and how likely it is."""
     choices = [
-        [(p, level) for level, p in made._draws(made.clients[node]).items() if p > 0]
-        for node in nodes
+        [(p, level) for level, p in made.levels_of(made.clients[node]).items()] for node in nodes
     ]
     for drawn in itertools.product(*choices):
         levels = dict(zip(nodes, (level for _, level in drawn), strict=True))
@@ -127,7 +127,7 @@ def test_the_expected_step_is_that_of_all_nodes_and_exits(overrides: str, sample
     nodes = 4 if "figure2" in overrides else 7
     made = method(overrides, EXAMPLES[:nodes])
     made.exit_weights = (0.5, 0.3, 0.2)[: len(made.levels)]
-    made.participation = sampled / nodes
+    made.roster.available = nodes
     expected = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in made.state.items()}
     samples = list(itertools.combinations(range(nodes), sampled))
     for sample in samples:
@@ -173,9 +173,7 @@ def test_weights_of_pseudo_gradients_worked_out_by_hand() -> None:
 def test_sampled_nodes_count_for_those_that_are_not() -> None:
     made = method("clients_per_round=2")
     made.exit_weights = (0.8, 0.15, 0.05)
-    sampled = made.sample(1, list(made.clients))
-    assert len(sampled) == 2
-    assert made.participation == pytest.approx(2 / 7)
+    made.roster.available = 7
     (first, _) = made.assign(1, [made.clients[0], made.clients[6]])
     assert first.weight == pytest.approx(0.08 * 7 / 2)
 
@@ -195,10 +193,10 @@ def test_a_head_moves_by_what_its_exit_counts_and_running_statistics_are_the_mea
 
 def test_p_draws_exits_as_often_as_it_says() -> None:
     made = method("strategy.p=0.2")
-    drawn = [made.drawn_level(made.clients[6], turn).number for turn in range(1, 2001)]
+    drawn = [made.drawn_cut(made.clients[6], turn).level.number for turn in range(1, 2001)]
     shares = [drawn.count(number) / len(drawn) for number in (1, 2, 3)]
     assert shares == pytest.approx([0.2, 0.2, 0.6], abs=0.03)
-    assert {made.drawn_level(made.clients[0], turn).number for turn in range(1, 50)} == {1}
+    assert {made.drawn_cut(made.clients[0], turn).level.number for turn in range(1, 50)} == {1}
 
 
 # --- what exits count --------------------------------------------------------------------------
@@ -214,13 +212,13 @@ def test_p_draws_exits_as_often_as_it_says() -> None:
 )
 def test_exits_count_as_was_asked(weights: str, expected: tuple[float, ...]) -> None:
     made = method(f"strategy.weights={weights}")
-    made.ask_first(InProcessGrid(0))
+    made.ask(InProcessGrid(0), list(made.clients.values()))
     assert made.exit_weights == pytest.approx(expected)
 
 
 def test_flops_are_those_of_the_way_to_each_exit() -> None:
     made = method("strategy.weights=flops")
-    made.ask_first(InProcessGrid(0))
+    made.ask(InProcessGrid(0), list(made.clients.values()))
     macs = [cost(made.federation.task, level.slice).macs for level in made.levels]
     assert made.exit_weights == pytest.approx([each / sum(macs) for each in macs])
     assert list(made.exit_weights) == sorted(made.exit_weights)

@@ -18,7 +18,6 @@ from server_app.building import strategy_of
 from server_app.config.choices import choices
 from server_app.config.composing import ConfigError, compose
 from strategies.nodes.enrolment import Client
-from strategies.nodes.exchange import messages
 from strategies.registry import METHODS
 from strategies.round import NestedStrategy
 from tests.support.federations import federate_in
@@ -84,7 +83,7 @@ def test_attackers_hold_the_largest_level_in_every_round(more: str) -> None:
     strategy.roster.clients = {number: client(number, 20) for number in range(20)}
     plain.roster.clients = dict(strategy.roster.clients)
     for number, each in strategy.clients.items():
-        drawn = {strategy.drawn_level(each, n).number for n in range(1, 30)}
+        drawn = {strategy.drawn_cut(each, n).level.number for n in range(1, 30)}
         if number in attackers:
             assert strategy.level_of(each).number == 4
             assert drawn == {4}
@@ -171,7 +170,7 @@ def test_a_device_with_data_of_its_own_attacks_nobody() -> None:
     (assigned,) = strategy.assign(1, [client(number, 4)])
     grid = InProcessGrid(4)
     node = list(grid.contexts)[number]
-    ((_, message),) = messages(strategy, "train", [assigned], 1)
+    ((_, message),) = strategy.messages("train", [assigned], 1)
     config: dict[str, Any] = {"data": "/nowhere"}
     context = Context(1, node, config, RecordDict(), {})
     with pytest.raises(ValueError, match="attacks nobody"):

@@ -39,7 +39,7 @@ def client(tier: int, place: int = 0, budget: float | None = None) -> Client:
 
 
 def drawn(strategy: NestedStrategy, who: Client, rounds: int) -> list[int]:
-    return [strategy.drawn_level(who, number).number for number in range(1, rounds + 1)]
+    return [strategy.drawn_cut(who, number).level.number for number in range(1, rounds + 1)]
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -66,7 +66,7 @@ def test_without_spread_a_client_trains_its_tier_s_level() -> None:
     strategy = method("heterofl", "fleet.spread=0")
     for tier in NEAR:
         assert set(drawn(strategy, client(tier), 20)) == {tier}
-        assert strategy.levels_of(client(tier)) == [strategy.level_of(client(tier))]
+        assert list(strategy.levels_of(client(tier))) == [strategy.level_of(client(tier))]
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -84,7 +84,7 @@ def test_the_slices_of_a_round_are_those_of_the_levels_drawn(name: str) -> None:
     levels = set()
     for number in (1, 2, 3):
         for assigned in strategy.assign(number, clients):
-            level = strategy.drawn_level(assigned.client, number)
+            level = strategy.drawn_cut(assigned.client, number).level
             levels.add(level.number)
             assert assigned.level == level.number
             assert assigned.cut.level.slice.width == level.slice.width == level.number / 5
@@ -101,7 +101,8 @@ def test_a_run_sends_the_levels_drawn(tmp_path: Path) -> None:
     for line in lines:
         number = line["round"]
         expected = {
-            str(n): strategy.drawn_level(who, number).number for n, who in strategy.clients.items()
+            str(n): strategy.drawn_cut(who, number).level.number
+            for n, who in strategy.clients.items()
         }
         assert {n: own["level"] for n, own in line["trained"].items()} == expected
         sent = sorted(slices[work.slice] for work in works if work.round == number)
