@@ -42,6 +42,12 @@ class Coverage:
     trains: dict[int, frozenset[int]] = field(default_factory=dict)
     """The levels that are trained when a client trains, whatever it is assigned."""
 
+    def is_of(self, levels: Sequence[Level], clients: Mapping[int, Client]) -> bool:
+        """Return whether it was computed for these levels and clients; the roster makes a new
+        dictionary when clients come."""
+        same = levels is self.levels and clients is self.clients
+        return same and len(self.own) == len(clients)
+
     @cached_property
     def held(self) -> Counter[int]:
         """The number of clients that train each level."""

@@ -158,10 +158,10 @@ class Method:
 
     @property
     def coverage(self) -> Coverage:
-        """The clients of each level; computed again only when the clients have changed."""
+        """The clients of each level; computed again only when clients have come or gone."""
         known = self._coverage
-        if known is None or known.clients != self.clients or known.levels is not self.levels:
-            known = self._coverage = Coverage(self.levels, dict(self.clients))
+        if known is None or not known.is_of(self.levels, self.clients):
+            known = self._coverage = Coverage(self.levels, self.clients)
             known.own = {n: self.level_of(each) for n, each in self.clients.items()}
             with_it = {
                 level.number: {each.number for each in self.trained_with(level)}
