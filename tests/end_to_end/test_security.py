@@ -1,6 +1,6 @@
 """Attacks on a deployment by the scripts of deploy/: what matters most of docs/security.md.
 
-`python -m benchmarks.security` tries all of them, and how it was before.
+`python -m trials.security` tries all of them, and how it was before.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import pytest
 from flwr.app import Message
 
-from benchmarks.security import as_node, control, flood, tricks
-from benchmarks.security.after import NGINX, After
-from benchmarks.security.as_node import SERVER, forged
-from benchmarks.security.door import Door
-from benchmarks.security.other_user import OtherUsersDoor, readable
-from benchmarks.security.outsiders import numbers
+from trials.security import as_node, control, flood, tricks
+from trials.security.after import NGINX, After
+from trials.security.as_node import SERVER, forged
+from trials.security.door import Door
+from trials.security.other_user import OtherUsersDoor, readable
+from trials.security.outsiders import numbers
 
 pytestmark = [
     pytest.mark.processes,

@@ -1,0 +1,1 @@
+"""Trials of a deployment: faults, attackers and mutations, each tried for real."""
