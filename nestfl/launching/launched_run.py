@@ -74,9 +74,11 @@ class Run(ABC):
 
 
 def checkpoints_in(run_dir: Path) -> list[Path]:
-    """Return the checkpoints of a run's newest rounds, the oldest first."""
-    files = (run_dir / FOLDER).glob(NEWEST)
-    return sorted(files, key=lambda file: file.stat().st_mtime)
+    """Return the checkpoints of a run's newest rounds by their names, the first round first.
+
+    A copied directory has other times.
+    """
+    return sorted((run_dir / FOLDER).glob(NEWEST))
 
 
 def after_round(state: RunState) -> str:

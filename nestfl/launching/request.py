@@ -161,16 +161,16 @@ def choose(
     Nothing is started and nothing written, but what is found is kept in the cache.
     """
     from server_app.checking import check  # not for --help
-    from server_app.config.composing import compose
+    from server_app.config.composing import compose_and_tell
 
     plugins.search_installed_too()
     for place in request.plugin:
         plugins.load(place, request.folder)
-    config = compose(request.hydra())
+    config, notes = compose_and_tell(request.hydra())
     _check_options(request, config.engine)
     checked = check(config, request.nodes)
     simulation = simulation_of(request, config, find_gpus)
-    clients = _clients(config, simulation)
+    clients = ", ".join([_clients(config, simulation), *notes])
     choice = Choice(
         simulation.nodes,
         config.output,

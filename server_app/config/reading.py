@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Required, TypedDict
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
+from protocol.documents import DocumentError, read_yaml
 from server_app.config.typed import ConfigError
+
+Named = dict[str, Any]
+
+
+class Saved(TypedDict, total=False):
+    """The parts of a configuration; for those that an older version lacks defaults stand in."""
+
+    model: Required[Named]
+    dataset: Required[Named]
+    fleet: Required[Named]
+    strategy: Required[Named]
+    train: Named
+    aggregation: Named
+    evaluate: Named
+    checkpoint: Named
+    max_update: Named
+    tracker: Named
+
 
 OLD_OBJECTIVES = {
     "heterofl": ("masked-cross-entropy", "cross-entropy"),
@@ -19,14 +39,29 @@ OLD_OBJECTIVES = {
 
 def read(file: Path) -> DictConfig:
     """Return what a file says, by the keys of today."""
+    values = read_settings(file, Saved)
     try:
-        config = OmegaConf.load(file)
-    except (OSError, OmegaConfBaseException, YAMLError) as error:
-        raise ConfigError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(config, DictConfig):
-        raise ConfigError(f"{file} holds no configuration")
-    _respell(config)
+        config = OmegaConf.create(dict(values))
+        _respell(config)
+    except (OmegaConfBaseException, ConfigError) as error:
+        raise ConfigError(in_file(file, error)) from error
     return config
+
+
+def read_settings(file: Path, kind: Any = Named) -> Mapping[str, Any]:
+    """Return what a YAML file says, by name; `kind` says which parts there must be."""
+    try:
+        values: Mapping[str, Any] = read_yaml(file, kind)
+    except DocumentError as error:
+        raise ConfigError(str(error)) from error
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
+    return values
+
+
+def in_file(file: Path, error: Exception) -> str:
+    """Return an error's text in one line, after the file that it is about."""
+    return f"{file}: {' '.join(str(error).split())}"
 
 
 def _respell(config: DictConfig) -> None:

@@ -13,6 +13,7 @@ import socket
 import time
 from pathlib import Path
 
+from plugins.regular_files import open_regular
 from server_app.config.typed import ConfigError
 
 PATIENCE = 10.0
@@ -78,7 +79,7 @@ class Lock:
 def in_use(file: Path) -> bool:
     """Return whether a process holds a lock."""
     try:
-        with file.open() as opened:
+        with open_regular(file) as opened:
             fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

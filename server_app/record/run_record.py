@@ -16,6 +16,7 @@ runs/20260131-120000-heterofl-resnet20-digits/
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import plugins
 from data.homes import with_home
+from protocol.documents import DocumentError
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
 from server_app.record.confusion import (
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
     from server_app.config.settings import Config
+
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
 class RunRecord:
@@ -103,7 +107,12 @@ class RunRecord:
 
     def _go_back_to(self, round: int, metrics: Mapping[str, Any]) -> None:
         """Let the matrices be of no later round; those of this very round are in its metrics."""
-        there, own = read_confusion(self.confusion_file), confusion_of(metrics)
+        own = confusion_of(metrics)
+        try:
+            there = read_confusion(self.confusion_file)
+        except DocumentError as error:
+            log.warning("%s; the next test on the server writes it anew", error)
+            there = None
         if there is None or there["round"] > round:
             self.confusion_file.unlink(missing_ok=True)
         if own is not None:
