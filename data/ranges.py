@@ -70,7 +70,7 @@ def brief(value: float) -> str:
     """Return a number as a text that fits into a line, however many digits it has."""
     if isinstance(value, int) and abs(value) >= 10**20:
         digits = int(math.log10(abs(value)))
-        return f"{'-' if value < 0 else ''}1e+{digits} or more"
+        return f"about {'-' if value < 0 else ''}1e+{digits}"
     return str(value)
 
 

@@ -114,7 +114,10 @@ class Request:
     def check_paths(self) -> None:
         """Raise for a path that is not there, or is taken, at once: later it takes seconds."""
         for key in (*PATHS, *MAYBE_PATHS):
-            typed = self._typed(key) or "null"
+            typed = self._typed(key)
+            if typed is not None and not typed.strip():
+                raise ValueError(f"{key} is empty: expected a path")
+            typed = typed or "null"
             is_path = key in PATHS or typed.startswith(BEGINNINGS)
             if typed != "null" and is_path and not (path := self._absolute(typed)).exists():
                 raise ValueError(f"{key}: {path} does not exist")
