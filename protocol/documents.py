@@ -75,8 +75,9 @@ def read_json(file: Path, hint: Any = Any, nan: bool = False) -> Any:
 
 def read_yaml(file: Path, hint: Any = Any) -> Any:
     """Return what a YAML file holds, of the type `hint`; no run writes aliases, so none is read."""
+    data = _read(file, MOST_YAML)
     try:
-        text = _read(file, MOST_YAML).decode()
+        text = data.decode()
         _check_events(text)
         found = yaml.load(text, _loader())
     except (ValueError, yaml.YAMLError, _WrongValueError) as error:

@@ -83,6 +83,7 @@ def run(
         try:
             federated.start(grid)
         except BaseException as error:
+            record.require_there()  # else its end would be written into a folder made anew
             recorder.ended(f"{type(error).__name__}: {error}")
             if config.report and isinstance(error, Exception):  # who stops a run waits for nothing
                 make_report(record)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
+from data.ranges import Range
 from models import Task, family
 from models.candidates import Candidates
 from strategies.federation import Federation, check_least
@@ -21,10 +22,10 @@ class ChoiceSettings(MethodSettings):
 
     flexible: Literal["depth", "width", "both"] = "both"
     """What architectures may differ in; the rest is the least that there is."""
-    blocks: tuple[tuple[int, ...], ...] | None = None
+    blocks: tuple[tuple[Annotated[int, Range(1, 10_000)], ...], ...] | None = None
     """How many blocks each stage may keep; one list is for all stages. None takes those of the
     network's paper, or two and more."""
-    widths: tuple[tuple[float, ...], ...] | None = None
+    widths: tuple[tuple[Annotated[float, Range(0, 1, above=True)], ...], ...] | None = None
     """Which share of its channels each stage may keep; one list is for all stages. None takes those
     of the network's paper, or a half to all."""
     smallest: float = 0.5

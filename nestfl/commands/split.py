@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from data.ranges import SHARE, SIZE
 from inference.rate_thresholds import check_threshold
 from inference.topology import Topology
 from nestfl.watching.passes import watched_on
@@ -77,9 +78,11 @@ def _topology(request: Request, splitter: Splitter) -> Topology:
 
 def _numbers(option: str, text: str, kind: type[int] | type[float]) -> tuple[int, ...]:
     try:
-        return tuple(kind(part) for part in text.split(",") if part.strip())  # type: ignore[misc]
+        found = tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise SplitError(f"{option} {text!r}: expected numbers with commas between") from None
+    limits = SHARE if kind is float else SIZE
+    return tuple(limits.check(option, each) for each in found)  # type: ignore[return-value]
 
 
 def show(written: dict[str, SplitNode], output: Path) -> None:

@@ -65,6 +65,8 @@ class Comparison:
     folder: Path
     trials: Sequence[Trial]
     configs: Sequence[Config]
+    notes: Sequence[str] = ()
+    """What was changed for them that nobody had asked for."""
 
     @property
     def engine(self) -> str:

@@ -64,7 +64,8 @@ class Run(ABC):
 
     def _say_failed(self, reason: str) -> None:
         self.errors.out(f"nestfl run: the run failed{after_round(self.state)}", highlight=False)
-        more = [f"The full log: {self.log}", *_how_to_resume(self.run_dir)]
+        logged = [f"The full log: {self.log}"] if self.log.exists() else []
+        more = [*logged, *_how_to_resume(self.run_dir)]
         for line in [*failure.shown(reason), *more]:
             self.errors.out(f"  {line}", highlight=False)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from data.ranges import ANY_NUMBER, ANY_WHOLE, Range, ranges_of
+from data.ranges import ANY_NUMBER, ANY_WHOLE, Range, brief, ranges_of
 
 Settings = TypeVar("Settings")
 EXTRA = "options"
@@ -22,7 +22,7 @@ class ConfigError(ValueError):
 
 def build(cls: type[Settings], values: Mapping[str, Any], path: str = "") -> Settings:
     """Return a dataclass of checked values; `path` is the key that holds it."""
-    hints, declared = get_type_hints(cls), get_type_hints(cls, include_extras=True)
+    hints = get_type_hints(cls, include_extras=True)
     values = _gather_extra(hints, values)
     reject_unknown(path, values, list(hints))
     given = {
@@ -36,7 +36,7 @@ def build(cls: type[Settings], values: Mapping[str, Any], path: str = "") -> Set
     try:
         made = cls(**given)  # first: its own checks say more
         for name, value in given.items():
-            _check_ranges(name, value, tuple(ranges_of(declared[name])))
+            _check_ranges(name, value, tuple(ranges_of(hints[name])))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}" if path else str(error)) from error
     return made
@@ -84,7 +84,10 @@ def _gather_extra(hints: Mapping[str, Any], values: Mapping[str, Any]) -> Mappin
     return fixed | {EXTRA: extra}
 
 
-def _checked(hint: Any, value: Any, path: str) -> Any:
+def _checked(hint: Any, value: Any, path: str, limits: Range | None = None) -> Any:
+    limits = next(ranges_of(hint), limits)
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
     if get_origin(hint) in (Union, UnionType):
         if value is None and NoneType in get_args(hint):
             return None
@@ -103,9 +106,9 @@ def _checked(hint: Any, value: Any, path: str) -> Any:
     if get_origin(hint) is tuple:
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise ConfigError(f"{path}: expected a list such as [1,2], got {value!r}")
-        return tuple(_checked(get_args(hint)[0], item, path) for item in value)
+        return tuple(_checked(get_args(hint)[0], item, path, limits) for item in value)
     if hint in _SCALARS:
-        return _scalar(hint, value, path)
+        return _scalar(hint, value, path, limits)
     _check_numbers(value, path)
     return value
 
@@ -122,15 +125,16 @@ def _check_numbers(value: Any, path: str) -> None:
         _scalar(type(value), value, path)
 
 
-def _scalar(hint: type, value: Any, path: str) -> Any:
+def _scalar(hint: type, value: Any, path: str, limits: Range | None = None) -> Any:
     description, fits = _SCALARS[hint]
     if not fits(value):
         raise ConfigError(f"{path}: expected {description}, got {value!r}")
     if hint in (int, float):
-        try:
-            (ANY_WHOLE if hint is int else ANY_NUMBER).check(path, value)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        absurd = ANY_WHOLE if hint is int else ANY_NUMBER
+        if value not in absurd:
+            part, _, name = path.rpartition(".")
+            told = f"{name} is {brief(value)}: expected {limits or absurd}"
+            raise ConfigError(f"{part}: {told}" if part else told)
     return hint(value)
 
 

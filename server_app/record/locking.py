@@ -71,6 +71,15 @@ class Lock:
             "wait until that has ended, or stop it"
         )
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the lock's file is still in its place: not deleted, moved or replaced."""
+        try:
+            there = os.stat(self._file.name)
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self._file.fileno()))
+
     def close(self) -> None:
         """Let others have the directory."""
         self._file.close()

@@ -56,6 +56,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
+class RunGoneError(OSError):
+    """A run whose directory has vanished under it: nothing is left to go on from."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(
+            f"the run's directory {directory} has vanished (deleted, moved, or its disk is gone): "
+            "its record is lost, and it cannot be resumed; start it again, output= names a folder"
+        )
+
+
 class RunRecord:
     """Writes a run's directory, so that a kill at any moment loses one round's line at most.
 
@@ -126,8 +136,15 @@ class RunRecord:
         kept = replace(config, output=str(self.directory.parent))
         write_text(self.directory / CONFIG_FILE, dump(kept))
 
+    def require_there(self) -> None:
+        """Raise `RunGoneError` if the directory is no longer where it was opened."""
+        deleted = self._lines is not None and not os.fstat(self._lines.fileno()).st_nlink
+        if deleted or (self._lock is not None and not self._lock.is_there):
+            raise RunGoneError(self.directory)
+
     def append(self, metrics: RoundMetrics) -> None:
         """Add a round's line, safe on disk when this returns, and its events."""
+        self.require_there()
         if (confusion := confusion_of(metrics)) is not None:
             write_confusion(self.confusion_file, confusion)
         if self._lines is None:
@@ -143,6 +160,7 @@ class RunRecord:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary and close."""
+        self.require_there()
         write_text(self.summary_file, json.dumps(finite(summary), indent=2) + "\n")
         self.close()
 
