@@ -45,6 +45,9 @@ MOST_WHOLE = 2**63 - 1
 """Magnitude of a whole number."""
 FINITE: Final = "finite"
 """Marks a `float` that is never null. Others may be: a diverged loss is written as null."""
+NOT_NEGATIVE: Final = "not negative"
+NOT_EMPTY: Final = "not empty"
+"""Marks of an `int` that counts something, and of a list."""
 LONGEST_REASON = 300
 
 Check = Callable[[Any], None]
@@ -210,8 +213,7 @@ def _check_of(hint: Any, nan: bool = False) -> Check:
     """Return what raises for a value that is not of a type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        finite = FINITE in arguments
-        return _finite if finite and not nan else _check_of(arguments[0], nan)
+        return _marked(_check_of(arguments[0], nan), arguments[1:], nan)
     if origin in (Required, NotRequired):
         return _check_of(arguments[0], nan)
     if origin in (Union, UnionType):
@@ -274,6 +276,20 @@ _SCALARS: Mapping[Any, Check] = {
     NoneType: _of_type(NoneType, "null"),
     dict: _of_type(dict, "names with values"),
 }
+
+
+def _marked(check_type: Check, marks: Sequence[Any], nan: bool) -> Check:
+    if FINITE in marks:
+        return check_type if nan else _finite
+
+    def check(value: Any) -> None:
+        check_type(value)
+        if NOT_NEGATIVE in marks and value < 0:
+            raise _wrong(value, "0 or more")
+        if NOT_EMPTY in marks and not value:
+            raise _wrong(value, "one at least")
+
+    return check
 
 
 def _literal(choices: Sequence[Any]) -> Check:

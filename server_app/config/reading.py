@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Required, TypedDict
+from typing import Any, TypedDict
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -15,13 +15,17 @@ from server_app.config.typed import ConfigError
 Named = dict[str, Any]
 
 
-class Saved(TypedDict, total=False):
-    """The parts of a configuration; for those that an older version lacks defaults stand in."""
+NEEDED = ("model", "dataset", "fleet", "strategy")
+"""Parts that every run has; for others that an older version lacks, defaults stand in."""
 
-    model: Required[Named]
-    dataset: Required[Named]
-    fleet: Required[Named]
-    strategy: Required[Named]
+
+class Saved(TypedDict, total=False):
+    """The parts of a configuration."""
+
+    model: Named
+    dataset: Named
+    fleet: Named
+    strategy: Named
     train: Named
     aggregation: Named
     evaluate: Named
@@ -39,7 +43,10 @@ OLD_OBJECTIVES = {
 
 def read(file: Path) -> DictConfig:
     """Return what a file says, by the keys of today."""
-    values = read_settings(file, Saved)
+    values = read_settings(file)
+    for name in NEEDED:
+        if name not in values:
+            raise ConfigError(f"{file} has no {name}: expected the configuration of a run")
     try:
         config = OmegaConf.create(dict(values))
         _respell(config)
@@ -48,10 +55,10 @@ def read(file: Path) -> DictConfig:
     return config
 
 
-def read_settings(file: Path, kind: Any = Named) -> Mapping[str, Any]:
-    """Return what a YAML file says, by name; `kind` says which parts there must be."""
+def read_settings(file: Path) -> Mapping[str, Any]:
+    """Return what a file says, by name; some parts may not be there."""
     try:
-        values: Mapping[str, Any] = read_yaml(file, kind)
+        values: Mapping[str, Any] = read_yaml(file, Saved)
     except DocumentError as error:
         raise ConfigError(str(error)) from error
     except OSError as error:

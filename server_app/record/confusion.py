@@ -17,14 +17,14 @@ from typing import Any, TypedDict, cast
 
 from protocol.documents import read_json
 from server_app.record.files import write_text
-from server_app.record.metrics import RoundMetrics
+from server_app.record.metrics import Count, RoundMetrics
 
 
 class Confusion(TypedDict):
     """The matrices of one round's test, of each level."""
 
     round: int
-    levels: dict[str, list[list[int]]]  # by the level's name: how often, by class and answer
+    levels: dict[str, list[list[Count]]]  # by the level's name: how often, by class and answer
 
 
 def confusion_of(metrics: Mapping[str, Any]) -> Confusion | None:

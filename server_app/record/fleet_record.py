@@ -24,7 +24,7 @@ from data.digest import Digest, digest_of, require_same
 from data.natural import client_names
 from data.spec import DatasetSpec
 from protocol.code import code_hash
-from protocol.documents import FINITE, conforming, read_json
+from protocol.documents import FINITE, NOT_EMPTY, conforming, read_json
 from server_app.config.typed import ConfigError
 from server_app.record.files import write_text
 from strategies.fleet.client_levels import budget_of
@@ -43,7 +43,7 @@ class LevelFacts(TypedDict):
     depth: int  # the unit that its own answer follows
     units: int  # of the whole network
     width: float | list[float]  # share of the channels; a list has one for each stage
-    exits: list[int]  # the units that its exits follow, its own answer last
+    exits: Annotated[list[int], NOT_EMPTY]  # the units that its exits follow, its own answer last
     parameters: int
     macs: int  # multiply-accumulates of a forward pass of one example, to its own answer
     exit_macs: dict[str, int]  # the same, to each exit, by its unit

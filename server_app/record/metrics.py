@@ -20,9 +20,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Required, TypedDict
 
-from protocol.documents import FINITE, read_lines
+from protocol.documents import FINITE, NOT_NEGATIVE, read_lines
 
 Seconds = Annotated[float, FINITE]
+Count = Annotated[int, NOT_NEGATIVE]
 
 
 class ExitMetrics(TypedDict, total=False):
@@ -41,8 +42,8 @@ LevelMetrics = TypedDict(
         "ensemble": ExitMetrics,  # of the mean of the exits' logits, where that is the answer
         "accuracy": float,  # of the level's own answer: its last exit, or the ensemble
         "loss": float,  # of that, too
-        "right": list[int],  # examples of each class that it answers right, of the class_sizes
-        "confusion": list[list[int]],  # by class and answer; no line has it (confusion.py)
+        "right": list[Count],  # examples of each class that it answers right, of the class_sizes
+        "confusion": list[list[Count]],  # by class and answer; no line has it (confusion.py)
         "local": float,  # mean over the level's clients of their own model on their own test part
         "global": float,  # the same of the full model
         "validation": float,  # as local, on their validation parts
@@ -163,7 +164,7 @@ RoundMetrics = TypedDict(
         "global": float,
         "scores": dict[str, dict[str, float]],  # by kind ("local", "global"...): each client's own
         "worst_tenth": dict[str, float],  # by kind, "personal" too: the mean of its worst tenth
-        "class_sizes": list[int],  # examples of each class in the server's test
+        "class_sizes": list[Count],  # examples of each class in the server's test
         "validation": float,  # mean over the levels; the best round has the highest
         "worst_perplexity": float,  # the highest of the levels
         "mean_perplexity": float,
