@@ -93,13 +93,13 @@ def read_lines(file: Path, hint: Any = Any) -> list[Any]:
 
     A file that is not there has none.
     """
+    found = []
     try:
-        return [
-            parse_json(line, f"{file}, line {number},", hint)
-            for number, line in enumerate(lines_of(file), 1)
-        ]
+        for number, line in enumerate(lines_of(file), 1):
+            found.append(parse_json(line, file, hint, line=number))
     except FileNotFoundError:
         return []
+    return found
 
 
 def lines_of(file: Path) -> Iterator[bytes]:
@@ -112,15 +112,19 @@ def lines_of(file: Path) -> Iterator[bytes]:
                 yield line[:-1]
 
 
-def parse_json(text: str | bytes, name: object, hint: Any = Any, nan: bool = False) -> Any:
-    """Return a JSON text as a value of the type `hint`; `name` is the file that errors name."""
+def parse_json(
+    text: str | bytes, name: object, hint: Any = Any, nan: bool = False, line: int | None = None
+) -> Any:
+    """Return a JSON text as a value of the type `hint`; errors name the file, and its line."""
+    place = "" if line is None else f"line {line}: "
     try:
         found = json.loads(text)
+        _check_of(hint, nan)(found)
     except RecursionError:
-        raise unreadable(name, f"nested more than {MOST_DEPTH} deep") from None
-    except ValueError as error:
-        raise unreadable(name, error) from None
-    return conforming(found, hint, name, nan)
+        raise unreadable(name, f"{place}nested more than {MOST_DEPTH} deep") from None
+    except (ValueError, _WrongValueError) as error:
+        raise unreadable(name, f"{place}{error}") from None
+    return found
 
 
 def conforming(value: Any, hint: Any, name: object, nan: bool = False) -> Any:

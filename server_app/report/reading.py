@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict
 
 from plugins.regular_files import open_regular
-from protocol.documents import DocumentError
+from protocol.documents import DocumentError, read_json
 from server_app.config.reading import read_settings
 from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
@@ -21,8 +22,14 @@ from server_app.record.files import (
 )
 from server_app.record.fleet_record import read_fleet
 from server_app.record.metrics import read_metrics
-from server_app.record.summary import BudgetFacts, read_summary
+from server_app.record.summary import BudgetFacts
 from server_app.report.run_data import RunData
+
+
+class Budgets(TypedDict, total=False):
+    """The part of summary.json that is read here."""
+
+    budgets: dict[str, list[BudgetFacts]]  # by level
 
 
 def read_run(directory: Path, at_best: bool = False) -> RunData:
@@ -66,5 +73,5 @@ def _run(directory: Path, at_best: bool) -> RunData:
 
 def _budgets(summary: Path) -> Mapping[str, list[BudgetFacts]]:
     """Return what the end of a run says of budgets; nothing where it does not."""
-    found: Mapping[str, list[BudgetFacts]] = read_summary(summary).get("budgets", {})
-    return found
+    found: Budgets = read_json(summary, Budgets)
+    return found.get("budgets", {})

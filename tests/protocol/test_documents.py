@@ -93,7 +93,7 @@ def test_a_line_is_told_with_its_number_and_what_a_kill_cut_short_is_left_out(
     file.write_text('{"round": 1, "new": [1]}\n{"round": 2}\n{"rou')
     assert read_lines(file, RoundMetrics) == [{"round": 1, "new": [1]}, {"round": 2}]
     file.write_text('{"round": 1}\n{"round": []}\n')
-    with pytest.raises(DocumentError, match=r"metrics.jsonl, line 2, cannot be read: round is"):
+    with pytest.raises(DocumentError, match=r"metrics.jsonl cannot be read: line 2: round is"):
         read_lines(file, RoundMetrics)
 
 

@@ -91,7 +91,7 @@ def test_damaged_rounds_are_told_before_a_run_goes_on(run: Path) -> None:
     for line in (DEEP, '{"round": 1' + "0" * 400 + "}", '{"round": "2"}'):
         file.write_text(f"{line}\n")
         for arguments in (commands(run)[0], commands(run)[-1]):
-            refused(arguments, f"{file}, line 1, cannot be read: ")
+            refused(arguments, f"{file} cannot be read: line 1: ")
     assert file.read_text() == f"{line}\n"
 
 
