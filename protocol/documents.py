@@ -233,7 +233,7 @@ def _check_of(hint: Any, nan: bool = False) -> Check:
     if origin in (list, tuple, Sequence):
         return _list(_check_of(arguments[0], nan))
     if origin in (dict, Mapping):
-        return _mapping(*arguments, nan)
+        return _mapping(arguments[0], arguments[1], nan)
     if hint is float:
         return _any_float if nan else _float
     return _SCALARS.get(hint) or _anything(nan)

@@ -12,6 +12,18 @@ import plugins
 from data.ranges import CLIENTS, SAMPLES, SHARE, SIZE, THREADS, Range, brief
 
 
+def _refuse_value(param: click.Parameter | None, ctx: click.Context | None, told: str) -> NoReturn:
+    """Say in one line what is wrong with the value of an option or an argument."""
+    name = (
+        ""
+        if param is None
+        else param.opts[0]
+        if param.param_type_name == "option"
+        else (param.human_readable_name)
+    )
+    refuse("" if ctx is None else str(ctx.info_name), ValueError(f"{name} {told}"))
+
+
 class NotEmpty(click.Path):
     """A path; an empty text is none: it would be the working directory."""
 
@@ -20,11 +32,11 @@ class NotEmpty(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not str(value).strip() and not isinstance(value, Path):
-            self.fail("it is empty: expected a path", param, ctx)
+            _refuse_value(param, ctx, "is empty: expected a path")
         return super().convert(value, param, ctx)
 
 
-class InRange(click.ParamType):
+class InRange(click.ParamType[Any]):
     """A number within a range: finite, and neither too small nor too large."""
 
     def __init__(self, range: Range, whole: bool) -> None:
@@ -36,9 +48,9 @@ class InRange(click.ParamType):
             number = int(value) if self.whole else float(value)
         except (ValueError, OverflowError):
             kind = "a whole number" if self.whole else "a number"
-            self.fail(f"{str(value)[:40]} is no number: expected {kind}, {self.range}", param, ctx)
+            _refuse_value(param, ctx, f"{str(value)[:40]}: expected {kind}, {self.range}")
         if number not in self.range:
-            self.fail(f"{brief(number)}: expected {self.range}", param, ctx)
+            _refuse_value(param, ctx, f"{brief(number)}: expected {self.range}")
         return number
 
 

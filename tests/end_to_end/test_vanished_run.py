@@ -23,7 +23,7 @@ def test_it_fails_and_says_so(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             while not (run / "metrics.jsonl").exists():
-                assert process.poll() is None
+                assert process.poll() is None, process.communicate()
                 time.sleep(0.2)
             shutil.rmtree(run, ignore_errors=True)  # a file may be made meanwhile
             shutil.rmtree(run, ignore_errors=True)
