@@ -46,7 +46,7 @@ TARGET_SCORES = ("mean", "worst", "full model", "cis", "local", "personal")
     "--target",
     metavar="SHARE",
     type=A_SHARE,
-    help="Accuracy to reach; one that all have reached if not given.",
+    help="Accuracy to reach; if not given one that all have reached, but not below chance.",
 )
 @click.option(
     "--target-score",

@@ -72,6 +72,7 @@ def compare(request: Request) -> int:
             slots = _slots(request, comparison.configs[0])
             held.enter_context(closing(Lock(comparison.folder / LAUNCHER_LOCK, PATIENCE)))
             comparison.check_runs()
+            comparison.results()  # of earlier runs: a damaged record is told before others start
             known = Known.of(comparison)
         except (ValueError, OSError, LaunchError) as error:
             errors.out(f"nestfl compare: {plugins.told(error)}", highlight=False)

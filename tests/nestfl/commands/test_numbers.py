@@ -14,8 +14,8 @@ from nestfl.cli.options import InRange, NotEmpty
 NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
 LISTS = {"plan": ("--ratios", "--budgets", "--splits")}
 """Options with several numbers in a text."""
-ARGUMENTS = {"plan": [], "data": [], "run": [], "variance": [], "compare": [], "fingerprint": []}
-OTHERS = ["there"]
+WITHOUT = ("plan", "data", "run", "variance", "compare", "fingerprint")
+"""Commands that take no argument."""
 BAD = ("nan", "inf", "-inf", str(10**30), "-1")
 
 
@@ -44,7 +44,7 @@ def test_all_numeric_options_are_of_the_shared_type() -> None:
 )
 def test_an_option_refuses_numbers_beyond_its_range(name: str, option: click.Option) -> None:
     for bad in BAD:
-        given = [*ARGUMENTS.get(name, OTHERS), f"{option.opts[0]}={bad}"]
+        given = [*([] if name in WITHOUT else ["there"]), f"{option.opts[0]}={bad}"]
         result = CliRunner().invoke(app, [name, *given])
         assert result.exit_code == 2, (bad, result.output)
         assert result.stderr.startswith(f"nestfl {name}: {option.opts[0]} ")
@@ -70,7 +70,7 @@ def test_an_empty_path_is_not_the_working_directory() -> None:
     paths = [(name, option) for name, option in options() if isinstance(option.type, click.Path)]
     assert all(isinstance(option.type, NotEmpty) for _, option in paths)
     for name, option in paths:
-        given = [*ARGUMENTS.get(name, OTHERS), f"{option.opts[0]}="]
+        given = [*([] if name in WITHOUT else ["there"]), f"{option.opts[0]}="]
         result = CliRunner().invoke(app, [name, *given])
         assert result.exit_code == 2, (name, option.opts)
         assert result.stderr == f"nestfl {name}: {option.opts[0]} is empty: expected a path\n"
