@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from data.catalog import CATALOG, DataError, ImageFacts, LanguageFacts, SeriesFacts, TextFacts
+from data.ranges import CLIENTS, SAMPLES, SEED, SIZE, Range
 
 FOLDER, TABLE = "folder", "table"
 OWN_DATA = (FOLDER, TABLE)
@@ -40,20 +41,20 @@ class DatasetSpec:
     name: str = "digits"
     path: str | None = None
     """Local files: a folder or a file. None takes the bundled or the published data set."""
-    clients: int = 10
+    clients: Annotated[int, CLIENTS] = 10
     partition: PartitionKind = "iid"
     alpha: float = 1.0
     """Concentration of `dirichlet` (classes) and `sizes` (amounts): the smaller, the more skew."""
-    classes_per_client: int = 2
+    classes_per_client: Annotated[int, SIZE] = 2
     """The number of classes that a client of `classes` sees."""
-    examples_per_client: tuple[int, ...] | None = None
+    examples_per_client: Annotated[tuple[int, ...] | None, SAMPLES] = None
     """The fewest and the most examples of a client of `uneven` or `classes`, which of the latter
     has equally many of each of its classes. None deals out all: to clients of `uneven` up to twice
     as many as to others."""
-    shares: tuple[float, ...] | None = None
+    shares: Annotated[tuple[float, ...] | None, Range(0, 1e9, above=True)] = None
     """How much of the data each client of `shares` has, in the order of their numbers and relative
     to the others."""
-    min_examples: int = 1
+    min_examples: Annotated[int, SAMPLES] = 1
     """The fewest examples a client may have, all its parts together."""
     validation: float = 0.1
     """Share of a client's examples that it validates on."""
@@ -62,25 +63,25 @@ class DatasetSpec:
     local_test: LocalTestKind = "own"
     """What a client tests on: that share of its own examples, or examples of the data set's test
     split, of its classes in their proportions (FedFA)."""
-    local_test_examples: int = 200
+    local_test_examples: Annotated[int, SAMPLES] = 200
     """The most that a client draws of the test split."""
     server: float | None = None
     """Share of the training examples that the server keeps, and no client gets; None is what the
     run's method asks for, or else none."""
-    seed: int = 0
-    max_train: int | None = None
+    seed: Annotated[int, SEED] = 0
+    max_train: Annotated[int | None, SAMPLES] = None
     """Take no more than this many training examples, the server's too; None takes all."""
-    max_test: int | None = None
+    max_test: Annotated[int | None, SAMPLES] = None
     """Keep no more than this many examples of the global test set; None keeps all."""
     tokenizer: str | None = None
     """Whose tokens texts become: a folder or `tokenizer.json` of a pre-trained model, `hub:NAME`
     of one on Hugging Face, or `package:NAME` of a Python package that holds it. None and `hashed`
     hash words. Of a running text: `whitespace` (None) takes words as they are there and ends lines,
     `basic-english` is torchtext's."""
-    max_tokens: int = 128
+    max_tokens: Annotated[int, SIZE] = 128
     """Texts are cut off at this many tokens, those at their two ends included. An example of a
     running text has so many, and the word after each is its label."""
-    words: int | None = None
+    words: Annotated[int | None, SIZE] = None
     """The vocabulary of a running text: so many of the words that its training text has most
     often, one of them for all others. None takes all that are published."""
     classes: tuple[str, ...] | None = None
@@ -92,7 +93,7 @@ class DatasetSpec:
     """The column, or array, that says whose an example is: the clients of `column`."""
     test_share: float | None = None
     """The share of each class that nobody trains on, where no files are for tests; None: 0.2."""
-    test_seed: int | None = None
+    test_seed: Annotated[int | None, SEED] = None
     """Draws that share: it is the same whatever the run's seed is. None: 0."""
     test_column: str | None = None
     """The column of a table by which whole groups are held out for the test, such as all of a
@@ -112,12 +113,12 @@ class DatasetSpec:
     """The column of a table that holds the texts; None is a table of numbers."""
     columns: tuple[str, ...] | None = None
     """The columns of numbers that a network reads, in this order; None: all there are."""
-    window: int | None = None
+    window: Annotated[int | None, SIZE] = None
     """The rows, one after the other, that are an example; None: each row is one."""
-    stride: int | None = None
+    stride: Annotated[int | None, SIZE] = None
     """The rows between the beginnings of windows that a client trains on: where two of them are
     neighbours, those between them count, too. None: no windows overlap."""
-    length: int | None = None
+    length: Annotated[int | None, SIZE] = None
     """The steps of a series: those of the window, or of the arrays of an archive."""
 
     def __post_init__(self) -> None:

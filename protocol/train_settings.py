@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from data.ranges import ROUNDS, SAMPLES, Range
 
 DeviceKind = Literal["auto", "cpu", "cuda", "mps"]
 PrecisionKind = Literal["auto", "fp32", "bf16", "fp16"]
@@ -18,10 +20,10 @@ StatisticsKind = Literal["own", "batch"]
 class TrainSettings:
     """Local training: equal settings, data and seed give equal weights."""
 
-    epochs: int = 1
-    steps: int | None = None
+    epochs: Annotated[int, SAMPLES] = 1
+    steps: Annotated[int | None, SAMPLES] = None
     """Steps of a round, over the data again and again; None makes them of the epochs."""
-    batch_size: int = 32
+    batch_size: Annotated[int, SAMPLES] = 32
     optimizer: OptimizerKind = "sgd"
     """`adamw` is what transformers are fine-tuned with; momentum and nesterov are SGD's alone."""
     lr: float = 0.1
@@ -31,12 +33,12 @@ class TrainSettings:
     schedule: ScheduleKind = "constant"
     """How the learning rate changes from round to round; within a round it is constant but for the
     warm-up."""
-    milestones: tuple[int, ...] = ()
+    milestones: Annotated[tuple[int, ...], ROUNDS] = ()
     """The rounds from which on `step` multiplies the learning rate by `gamma` once more."""
     gamma: float = 0.1
-    rounds: int = 1
+    rounds: Annotated[int, ROUNDS] = 1
     """All rounds of the run: where `cosine` ends."""
-    warmup: int = 0
+    warmup: Annotated[int, Range(0, 2**31 - 1)] = 0
     """Steps of a client over which the rate rises to what the schedule says: those that it takes if
     it trains in every round."""
     clip: float = 0.0

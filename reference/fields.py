@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,6 +12,8 @@ from reference.source import find, is_ours, modules_of, settled
 
 CONFIG = "server_app.config.settings.Config"
 """What conf/ is read into, but for what a method's own settings say."""
+RANGED = re.compile(r"Annotated\[((?:[^\[\]]|\[[^\[\]]*\])*?), (?:Range\([^()]*\)|[A-Z]+)\]")
+"""A type with a range (data/ranges.py)."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ def _settings_in(field: griffe.Attribute) -> griffe.Class | None:
 
 
 def _type_of(field: griffe.Attribute) -> str:
-    """Return a field's type, with the values of a `Literal` in place of its name."""
-    spelled = str(field.annotation)
+    """Return a field's type without its range, and the values of a `Literal` for its name."""
+    spelled = RANGED.sub(r"\1", str(field.annotation))
     for name in _names_in(field):
         found = find(name.canonical_path)
         if isinstance(found, griffe.Attribute) and str(found.value).startswith("Literal["):

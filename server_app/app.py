@@ -19,7 +19,7 @@ from server_app.budgets import budgets_of
 from server_app.building import evaluator, strategy_of
 from server_app.checking import require_start
 from server_app.config.checkout import start_of_paths
-from server_app.config.composing import Config, compose
+from server_app.config.composing import Config, compose_and_tell
 from server_app.config.overrides import with_absolute_paths
 from server_app.config.weights import read_weights
 from server_app.record import checkpoint
@@ -44,7 +44,9 @@ def main(grid: Grid, context: Context) -> None:
     if simulated_in and not directory:
         start = start_of_paths(start)
     overrides = str(context.run_config.get("hydra", ""))
-    config = compose(with_absolute_paths(start, overrides))
+    config, notes = compose_and_tell(with_absolute_paths(start, overrides))
+    for note in notes:
+        log.warning("%s", note)
     config = replace(config, output=str(start / config.output))
     if config.engine != "ray":
         log.warning("engine=%s is a key of `nestfl run`: Flower runs on its own", config.engine)
@@ -81,6 +83,7 @@ def run(
         try:
             federated.start(grid)
         except BaseException as error:
+            record.require_there()  # else its end would be written into a folder made anew
             recorder.ended(f"{type(error).__name__}: {error}")
             if config.report and isinstance(error, Exception):  # who stops a run waits for nothing
                 make_report(record)

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TypedDict
 
 from data.clients import global_test
 from server_app.predictor import Predictor, front
+from server_app.record.summary import BudgetFacts
 from server_app.trained_level import TrainedRun
 
 BATCH = 256
 """Inputs that are answered at once."""
 
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
-
-
-class BudgetFacts(TypedDict):
-    """What a level comes to on an average budget: it leaves at early exits to keep it."""
-
-    budget: float  # share of the MACs of always running to the end
-    macs: float  # a sample, on average
-    accuracy: float  # on the server's test set, with thresholds of validation data
 
 
 def budgets_of(run: Path) -> dict[str, list[BudgetFacts]]:

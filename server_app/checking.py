@@ -26,8 +26,9 @@ from server_app.config.settings import Config
 from server_app.config.typed import ConfigError
 from server_app.config.weights import read_weights
 from server_app.record.checkpoint import Checkpoint, load
-from server_app.record.files import FLEET_FILE
+from server_app.record.files import FLEET_FILE, METRICS_FILE
 from server_app.record.fleet_record import require_same_data
+from server_app.record.metrics import read_metrics
 from server_app.report.amounts import counted
 from strategies.checking import checks_before_a_run, findings
 from strategies.coverage import require_full_model
@@ -118,7 +119,9 @@ def require_start(config: Config, start: Checkpoint) -> None:
             f"rounds is {config.rounds}, but the run has come to round {start.round}: expected "
             "as many or more"
         )
-    require_same_data(run_directory(start.path) / FLEET_FILE, config.dataset)
+    directory = run_directory(start.path)
+    require_same_data(directory / FLEET_FILE, config.dataset)
+    read_metrics(directory / METRICS_FILE)  # before anything is started: it raises for damage
 
 
 def check_network(task: Task) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
+from data.ranges import CLIENTS
 from data.spec import DatasetSpec
 from models.families import SlicedNetwork
 from models.layers import StaticBatchNorm2d
 from models.loading import network_of
 from models.slicing import Slice
 from models.task import Task
+from protocol.documents import DocumentError, conforming, lines_of, parse_json
 from protocol.train_settings import TrainSettings
 from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, load
@@ -21,6 +24,12 @@ from server_app.record import checkpoint
 from server_app.record.best import load_best
 from server_app.record.files import PROGRESS_FILE
 from strategies.federation import FleetConfig
+
+
+class Start(TypedDict, total=False):
+    """The part of a start's event in progress.jsonl that is read here."""
+
+    partitions: int | None  # of the data set, as the clients said
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,14 +136,15 @@ def load_level(path: Path, number: int | None = None, best: bool = False) -> Res
 
 def _partitions(progress: Path) -> int | None:
     """Return into how many parts the clients of the run's last start had the data set."""
-    lines = progress.read_text().splitlines() if progress.is_file() else []
-    starts = [event for line in lines if (event := _event(line)).get("event") == "start"]
-    return starts[-1].get("partitions") if starts else None
+    starts = [event for event in _events(progress) if event.get("event") == "start"]
+    if not starts:
+        return None
+    found: int | None = conforming(starts[-1], Start, progress).get("partitions")
+    return found if found is None else CLIENTS.check(f"{progress}: partitions", found)
 
 
-def _event(line: str) -> dict[str, Any]:
-    try:
-        event: dict[str, Any] = json.loads(line)
-    except ValueError:  # cut by a kill
-        return {}
-    return event
+def _events(progress: Path) -> Iterator[dict[str, Any]]:
+    for line in lines_of(progress) if progress.exists() else ():
+        with suppress(DocumentError):  # cut by a kill
+            event: dict[str, Any] = parse_json(line, progress, dict)
+            yield event

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+from data.ranges import CLIENTS, ROUNDS, SEED, Range
 from data.spec import DatasetSpec
 from data.tokens import identity
 from inference.topology import Node, Serving, Topology
@@ -27,6 +28,8 @@ Test = Literal["server", "clients", "validation"]
 """Of the levels on the server's test set, and of clients' models on their test or validation part.
 """
 
+EVERY = Range(0, 999_999)
+"""Rounds between two events; 0 stands for the last round alone."""
 DEFAULT_SHARE = 0.5
 """Of the clients who have come, where `min_replies` names no other."""
 
@@ -81,12 +84,12 @@ class Tier:
 class FleetConfig:
     """The clients, and what each can hold where its device does not say."""
 
-    clients: int = 10
+    clients: Annotated[int, CLIENTS] = 10
     budgets: tuple[float, ...] = (1.0,)
     """Of the tiers, as shares of the full model, the smallest first."""
     shares: tuple[float, ...] = (1.0,)
     """How many of the clients are in each tier, relative to the others."""
-    spread: int = 0
+    spread: Annotated[int, Range(0, 100)] = 0
     """By how many tiers the level that a client trains may be off its own: where it is more than 0,
     every round draws it anew (NeFL, B.5)."""
     attack: Attack = field(default_factory=Attack)
@@ -185,9 +188,9 @@ class FleetConfig:
 class EvaluateConfig:
     """Rounds between evaluations on the server, and on the clients; 0 is after the last alone."""
 
-    every: int = 1
-    clients_every: int = 0
-    personal_every: int | None = None
+    every: Annotated[int, EVERY] = 1
+    clients_every: Annotated[int, EVERY] = 0
+    personal_every: Annotated[int | None, EVERY] = None
     """Rounds between tests of what clients have trained, by themselves and before it is averaged;
     0 is in the last alone, None in none."""
     statistics: StatisticsKind = "own"
@@ -203,8 +206,8 @@ class EvaluateConfig:
 class CheckpointConfig:
     """Rounds between checkpoints, and how many are kept."""
 
-    every: int = 1
-    keep: int = 2
+    every: Annotated[int, ROUNDS] = 1
+    keep: Annotated[int, ROUNDS] = 2
     best: bool = True
     """Whether the one with the best score on the clients' validation parts is kept, too."""
 
@@ -223,12 +226,12 @@ class Federation:
     aggregation: AggregationConfig = field(default_factory=AggregationConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    seed: int = 0
-    rounds: int = 10
-    clients_per_round: int = 10
-    in_flight: int = 16
+    seed: Annotated[int, SEED] = 0
+    rounds: Annotated[int, ROUNDS] = 10
+    clients_per_round: Annotated[int, CLIENTS] = 10
+    in_flight: Annotated[int, CLIENTS] = 16
     """Messages that are under way at a time."""
-    deadline: float = 0.0
+    deadline: Annotated[float, Range(0, 1e9)] = 0.0
     """Seconds that a round may take; 0 waits for all replies."""
     min_replies: float | None = None
     """The share of a round's clients that must be there and answer; None is half of whoever is."""

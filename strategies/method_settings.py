@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
+from data.ranges import Range
 from data.spec import DatasetSpec
 from models import Task, family
 from models.slicing import Rounding
@@ -97,7 +98,7 @@ class PlannedSettings(MethodSettings):
     """Each level's units and share of the channels, the smallest first."""
     ratios: tuple[float, ...] | None = None
     """What each level may cost, as a share of the full model, the smallest first."""
-    levels: int | None = None
+    levels: Annotated[int | None, Range(1, 100)] = None
     """Into how many levels clients are sorted by what they afford; null finds a number."""
     rounding: Rounding = "floor"
     ways: ClassVar[tuple[str, ...]] = ("widths", "ratios", "splits")

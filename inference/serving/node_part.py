@@ -20,15 +20,21 @@ from torch import Tensor
 
 import plugins
 from data.images import scale_and_shift
+from data.ranges import SIZE
 from data.series import mean_and_scale
+from inference.rate_thresholds import check_threshold
 from models.families import Features, family
 from models.parts import Part, load_part
 from models.slicing import Slice, State
 from models.task import Task
+from plugins.regular_files import require_regular
+from protocol.documents import DocumentError, conforming, read_json
 
 FACTS_FILE, TENSORS_FILE = "part.json", "part.safetensors"
 FORMAT = 1
 """Of the folder. Raise it when it changes."""
+MOST_BYTES = 2**28
+"""Of the features of one sample."""
 
 DTYPES = {
     "uint8": torch.uint8,
@@ -101,6 +107,21 @@ class NodePart:
     parents: Mapping[str, float]
     """Who it passes samples on to, and which share each has."""
 
+    def check(self) -> None:
+        """Raise `ValueError` for numbers that no node has."""
+        check_threshold(self.threshold)
+        for name in ("num_classes", "in_channels", "image_size", "tokens", "length"):
+            SIZE.check(f"task.{name}", getattr(self.task, name))
+        for unit, forms in self.takes.items():
+            for form in forms:
+                if min((size for size in form.shape if size is not None), default=0) < 0:
+                    raise ValueError(f"takes.{unit}: shape is {form.shape}: expected sizes")
+                if form.bytes(self.longest) > MOST_BYTES:
+                    raise ValueError(
+                        f"takes.{unit}: a sample of shape {form.shape} has more than "
+                        f"{MOST_BYTES} bytes"
+                    )
+
     @property
     def longest(self) -> int:
         """The most tokens of a text."""
@@ -138,20 +159,24 @@ def read_facts(folder: Path) -> NodePart:
     if not file.is_file():
         raise PartError(f"{folder} is no part of a network: expected {FACTS_FILE} in it")
     try:
-        fields = _tuples(json.loads(file.read_text()))
-        version = fields.pop("format")
+        given = read_json(file, dict)
+        version = given.pop("format", None)
         if version != FORMAT:
             raise PartError(f"{file} has format {version}: expected {FORMAT}; split the run anew")
+        fields = _tuples(conforming(given, NodePart, file))
+    except (OSError, DocumentError) as error:
+        raise PartError(f"{error}") from None
+    try:
         takes = {
             int(unit): tuple(Form(**form) for form in forms)
             for unit, forms in fields["takes"].items()
         }
         made = {"task": Task(**fields["task"]), "slice": Slice(**fields["slice"]), "takes": takes}
-        return NodePart(**fields | made)
-    except PartError:
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        facts = NodePart(**fields | made)
+        facts.check()
+    except ValueError as error:
         raise PartError(f"{file} does not say what its tensors are of: {error}") from None
+    return facts
 
 
 def read_part(folder: Path) -> tuple[NodePart, Part]:
@@ -160,6 +185,7 @@ def read_part(folder: Path) -> tuple[NodePart, Part]:
     facts = read_facts(folder)
     file = folder / TENSORS_FILE
     try:
+        require_regular(file)
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
         raise PartError(f"{file} cannot be read: {error}") from None

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from nestfl.cli.group import app
-from nestfl.cli.options import COUNT, refuse
+from nestfl.cli.options import SIZES, refuse
 
 
 @app.command(
@@ -28,10 +28,10 @@ from nestfl.cli.options import COUNT, refuse
     "options", nargs=-1, metavar="[OPTION=VALUE]...", help="Options of the network's constructor."
 )
 @click.option("--model", metavar="NAME", help="One of its networks; all of them if not given.")
-@click.option("--classes", "num_classes", metavar="N", type=COUNT, default=10, help="Of the data.")
-@click.option("--channels", "in_channels", metavar="N", type=COUNT, default=3, help="Of an image.")
-@click.option("--image-size", metavar="N", type=COUNT, default=32, help="Height and width.")
-@click.option("--tokens", metavar="N", type=COUNT, default=16, help="Tokens of a text.")
+@click.option("--classes", "num_classes", metavar="N", type=SIZES, default=10, help="Of the data.")
+@click.option("--channels", "in_channels", metavar="N", type=SIZES, default=3, help="Of an image.")
+@click.option("--image-size", metavar="N", type=SIZES, default=32, help="Height and width.")
+@click.option("--tokens", metavar="N", type=SIZES, default=16, help="Tokens of a text.")
 def check_model(plugin: str, options: tuple[str, ...], model: str | None, **shape: Any) -> None:
     """Check every property of slicing on networks of your own, and say what to change."""
     from nestfl.commands import check_model as checker  # imports torch: not for --help

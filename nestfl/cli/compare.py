@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from nestfl.cli.group import app
-from nestfl.cli.options import COUNT, plugin_option
+from nestfl.cli.options import A_SHARE, THREAD_COUNT, plugin_option
 from nestfl.commands.overrides import TakesOverrides
 
 TARGET_SCORES = ("mean", "worst", "full model", "cis", "local", "personal")
@@ -34,7 +34,7 @@ TARGET_SCORES = ("mean", "worst", "full model", "cis", "local", "personal")
 @click.option(
     "--jobs",
     metavar="N",
-    type=COUNT,
+    type=THREAD_COUNT,
     help="Runs at a time; as many as there are GPUs or cores if not given, one on Ray.",
 )
 @click.option(
@@ -45,8 +45,8 @@ TARGET_SCORES = ("mean", "worst", "full model", "cis", "local", "personal")
 @click.option(
     "--target",
     metavar="SHARE",
-    type=click.FloatRange(0, 1),
-    help="Accuracy to reach; one that all have reached if not given.",
+    type=A_SHARE,
+    help="Accuracy to reach; if not given one that all have reached, but not below chance.",
 )
 @click.option(
     "--target-score",

@@ -9,9 +9,70 @@ from typing import Any, NoReturn
 import click
 
 import plugins
+from data.ranges import CLIENTS, SAMPLES, SHARE, SIZE, THREADS, Range, brief
 
-FILE = click.Path(path_type=Path)
-COUNT = click.IntRange(min=1)
+
+def _refuse_value(param: click.Parameter | None, ctx: click.Context | None, told: str) -> NoReturn:
+    """Say in one line what is wrong with the value of an option or an argument."""
+    name = (
+        ""
+        if param is None
+        else param.opts[0]
+        if param.param_type_name == "option"
+        else (param.human_readable_name)
+    )
+    refuse("" if ctx is None else str(ctx.info_name), ValueError(f"{name} {told}"))
+
+
+class NotEmpty(click.Path):
+    """A path; an empty text is none: it would be the working directory."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip() and not isinstance(value, Path):
+            _refuse_value(param, ctx, "is empty: expected a path")
+        return super().convert(value, param, ctx)
+
+
+class InRange(click.ParamType[Any]):
+    """A number within a range: finite, and neither too small nor too large."""
+
+    def __init__(self, range: Range, whole: bool) -> None:
+        self.range, self.whole = range, whole
+        self.name = "integer range" if whole else "float range"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            number = int(value) if self.whole else float(value)
+        except (ValueError, OverflowError):
+            kind = "a whole number" if self.whole else "a number"
+            _refuse_value(param, ctx, f"{str(value)[:40]}: expected {kind}, {self.range}")
+        if number not in self.range:
+            _refuse_value(param, ctx, f"{brief(number)}: expected {self.range}")
+        return number
+
+
+def whole(range: Range) -> InRange:
+    """Return the type of an option that takes a whole number."""
+    return InRange(range, whole=True)
+
+
+def number(range: Range) -> InRange:
+    """Return the type of an option that takes any number."""
+    return InRange(range, whole=False)
+
+
+FILE = NotEmpty()
+COUNT = whole(SAMPLES)
+CLIENT_COUNT = whole(CLIENTS)
+THREAD_COUNT = whole(THREADS)
+SIZES = whole(SIZE)
+A_SHARE = number(SHARE)
+POSITIVE = number(Range(0, 1e9, above=True))
+RATE = number(Range(0, 1e9))
+LEVEL = whole(Range(1, 100))
 
 
 def refuse(command: str, error: BaseException) -> NoReturn:

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from data.ranges import Range
 from nestfl.cli.group import app
-from nestfl.cli.options import FILE, plugin_option, refuse
+from nestfl.cli.options import FILE, LEVEL, SIZES, number, plugin_option, refuse
 
 
 @app.command(
@@ -23,7 +24,7 @@ from nestfl.cli.options import FILE, plugin_option, refuse
 @click.option(
     "--levels",
     metavar="N",
-    type=int,
+    type=LEVEL,
     help="How many levels; each costs half of the next (4 if not given), or has its share of "
     "--budgets (as many as separate them best).",
 )
@@ -48,24 +49,46 @@ from nestfl.cli.options import FILE, plugin_option, refuse
     "stage), both, or prefix (the last blocks).",
 )
 @click.option(
-    "--tolerance", metavar="SHARE", default=0.1, help="How far a cost may be from its target."
+    "--tolerance",
+    metavar="SHARE",
+    type=number(Range(0, 100)),
+    default=0.1,
+    help="How far a cost may be from its target.",
 )
 @click.option("--cost", metavar="KIND", default="parameters", help="parameters, macs or memory.")
 @click.option(
     "--depth-grid",
     metavar="N",
-    type=int,
+    type=SIZES,
     help="Steps of depth to search; each unit if not given.",
 )
-@click.option("--width-step", metavar="STEP", default=0.05, help="Step of width to search.")
-@click.option("--classes", metavar="N", default=10, help="Classes of the data.")
-@click.option("--channels", metavar="N", default=3, help="Channels of an image or a series.")
-@click.option("--image-size", metavar="N", default=32, help="Height and width of an image.")
 @click.option(
-    "--tokens", metavar="N", default=128, help="Tokens of a text, if the network reads text."
+    "--width-step",
+    metavar="STEP",
+    type=number(Range(0.0001, 1)),
+    default=0.05,
+    help="Step of width to search.",
+)
+@click.option("--classes", metavar="N", type=SIZES, default=10, help="Classes of the data.")
+@click.option(
+    "--channels", metavar="N", type=SIZES, default=3, help="Channels of an image or a series."
 )
 @click.option(
-    "--length", metavar="N", default=50, help="Steps of a series, if the network reads series."
+    "--image-size", metavar="N", type=SIZES, default=32, help="Height and width of an image."
+)
+@click.option(
+    "--tokens",
+    metavar="N",
+    type=SIZES,
+    default=128,
+    help="Tokens of a text, if the network reads text.",
+)
+@click.option(
+    "--length",
+    metavar="N",
+    type=SIZES,
+    default=50,
+    help="Steps of a series, if the network reads series.",
 )
 @click.option(
     "--option",

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from data.ranges import Range
 from nestfl.cli.group import app
-from nestfl.cli.options import FILE, refuse
+from nestfl.cli.options import A_SHARE, COUNT, FILE, LEVEL, POSITIVE, number, refuse
 
 
 @app.command(
@@ -25,7 +26,7 @@ from nestfl.cli.options import FILE, refuse
     "not given.",
 )
 @click.option(
-    "--level", metavar="N", type=int, help="The level that answers; the largest if not given."
+    "--level", metavar="N", type=LEVEL, help="The level that answers; the largest if not given."
 )
 @click.option(
     "--best", is_flag=True, help="Answer from the run's best checkpoint on validation data."
@@ -33,28 +34,30 @@ from nestfl.cli.options import FILE, refuse
 @click.option(
     "--budget",
     metavar="SHARE",
-    type=float,
+    type=POSITIVE,
     help="Average cost: a share of the MACs of always running to the end.",
 )
 @click.option(
     "--budget-ms",
     metavar="MS",
-    type=float,
+    type=POSITIVE,
     help="Average cost: milliseconds a sample, as measured here.",
 )
 @click.option(
     "--threshold",
     metavar="SHARE",
-    type=float,
+    type=A_SHARE,
     help="Confidence from which on a sample leaves, at all exits.",
 )
 @click.option(
     "--max-loss",
     metavar="POINTS",
-    type=float,
+    type=number(Range(0, 100)),
     help="The least cost that loses so many points of accuracy on validation.",
 )
-@click.option("--batch-size", metavar="N", default=256, help="Samples that are answered together.")
+@click.option(
+    "--batch-size", metavar="N", type=COUNT, default=256, help="Samples that are answered together."
+)
 @click.option(
     "--output", metavar="FILE", type=FILE, help="Write all answers to this .csv or .json file."
 )

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from data.ranges import Range
 from nestfl.cli.group import app
-from nestfl.cli.options import COUNT, FILE, plugin_option
+from nestfl.cli.options import CLIENT_COUNT, FILE, THREAD_COUNT, number, plugin_option
 from nestfl.commands.overrides import TakesOverrides
 
 
@@ -31,21 +32,28 @@ from nestfl.commands.overrides import TakesOverrides
     help="Settings that differ from conf/, such as strategy=heterofl or train.lr=0.05.",
 )
 @click.option(
-    "--nodes", metavar="N", type=COUNT, help="Simulated clients; those of the fleet if not given."
+    "--nodes",
+    metavar="N",
+    type=CLIENT_COUNT,
+    help="Simulated clients; those of the fleet if not given.",
 )
 @click.option(
-    "--cpus-per-client", metavar="N", type=COUNT, default=1, help="Cores that a client takes."
+    "--cpus-per-client",
+    metavar="N",
+    type=THREAD_COUNT,
+    default=1,
+    help="Cores that a client takes.",
 )
 @click.option(
     "--gpus-per-client",
     metavar="SHARE",
-    type=click.FloatRange(min=0),
+    type=number(Range(0, 1024)),
     help="Share of a GPU that a client takes; by what training needs if not given.",
 )
 @click.option(
     "--workers",
     metavar="N",
-    type=COUNT,
+    type=THREAD_COUNT,
     help="Clients at a time; as many as there are cores if not given.",
 )
 @click.option(

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from data.ranges import Range
 from nestfl.cli.group import app
-from nestfl.cli.options import COUNT, FILE, refuse
+from nestfl.cli.options import A_SHARE, FILE, RATE, THREAD_COUNT, number, refuse, whole
 
 
 @app.command(
@@ -48,34 +49,44 @@ from nestfl.cli.options import COUNT, FILE, refuse
 @click.option(
     "--parent-timeout",
     metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
+    type=number(Range(0, 3600, above=True)),
     default=2.0,
     help="How long a parent's answer is waited for.",
 )
 @click.option("--half", is_flag=True, help="Send features with 16 bits each, not 32.")
 @click.option(
-    "--threshold", metavar="SHARE", type=float, help="In place of the threshold of the part."
+    "--threshold", metavar="SHARE", type=A_SHARE, help="In place of the threshold of the part."
 )
 @click.option(
     "--max-transfer",
     metavar="RATE",
-    type=float,
+    type=RATE,
     help="The most samples a second to pass on; that of the part if not given.",
 )
 @click.option(
-    "--batch", metavar="N", type=COUNT, default=64, help="Samples of a request, and at once."
+    "--batch",
+    metavar="N",
+    type=whole(Range(1, 65_536)),
+    default=64,
+    help="Samples of a request, and at once.",
 )
 @click.option(
     "--wait-ms",
     metavar="MS",
-    type=click.FloatRange(min=0),
+    type=number(Range(0, 60_000)),
     default=0.0,
     help="How long a batch waits for more samples.",
 )
 @click.option(
-    "--most-waiting", metavar="N", type=COUNT, default=1024, help="Samples that may wait."
+    "--most-waiting",
+    metavar="N",
+    type=whole(Range(1, 1_000_000)),
+    default=1024,
+    help="Samples that may wait.",
 )
-@click.option("--threads", metavar="N", type=COUNT, help="Of torch; as many as cores if not given.")
+@click.option(
+    "--threads", metavar="N", type=THREAD_COUNT, help="Of torch; as many as cores if not given."
+)
 @click.option("--ray", is_flag=True, help="Serve as a deployment of Ray Serve.")
 @click.option("--replicas", metavar="N[..M]", default="1", help="With --ray: how many replicas.")
 def serve(**request: Any) -> None:

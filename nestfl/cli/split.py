@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from nestfl.cli.group import app
-from nestfl.cli.options import FILE, refuse
+from nestfl.cli.options import A_SHARE, FILE, refuse
 
 
 @app.command(
@@ -34,7 +34,7 @@ from nestfl.cli.options import FILE, refuse
 @click.option(
     "--threshold",
     metavar="SHARE",
-    type=float,
+    type=A_SHARE,
     help="Confidence from which on all nodes answer; by the nodes' rates if not given.",
 )
 def split(**request: Any) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from data.ranges import Range
 from nestfl.cli.group import app
-from nestfl.cli.options import plugin_option, refuse
+from nestfl.cli.options import plugin_option, refuse, whole
 from nestfl.commands.overrides import TakesOverrides
 
 
@@ -23,7 +24,10 @@ from nestfl.commands.overrides import TakesOverrides
     help="Settings that differ from conf/, as of nestfl run.",
 )
 @click.option(
-    "--batches", metavar="N", type=click.IntRange(min=2), help="Batches at most; all if not given."
+    "--batches",
+    metavar="N",
+    type=whole(Range(2, 2**31 - 1)),
+    help="Batches at most; all if not given.",
 )
 @plugin_option()
 @click.option("--json", is_flag=True, help="Print JSON instead of a table.")

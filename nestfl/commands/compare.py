@@ -23,7 +23,7 @@ from nestfl.launching.flower import LaunchError
 from nestfl.launching.gpus import cores, free_memory_of_gpus
 from nestfl.launching.stopping import Stopped, stop_request
 from server_app.checking import check
-from server_app.config.composing import Config, compose
+from server_app.config.composing import Config, compose_and_tell
 from server_app.config.typed import ConfigError
 from server_app.record.files import COMPARISON_FILE, LAUNCHER_LOCK, make_directory
 from server_app.record.locking import PATIENCE, Lock
@@ -72,13 +72,14 @@ def compare(request: Request) -> int:
             slots = _slots(request, comparison.configs[0])
             held.enter_context(closing(Lock(comparison.folder / LAUNCHER_LOCK, PATIENCE)))
             comparison.check_runs()
+            comparison.results()  # of earlier runs: a damaged record is told before others start
             known = Known.of(comparison)
         except (ValueError, OSError, LaunchError) as error:
             errors.out(f"nestfl compare: {plugins.told(error)}", highlight=False)
             return 2
         target = Target(request.target, request.target_score)
         comparison.write(request.command(), baseline, target)
-        _show(known.tables, known.warnings, console)
+        _show(known.tables, [*comparison.notes, *known.warnings], console)
         code = _run(comparison, slots, request, console, errors)
         outcome = Outcome.of(comparison, baseline, target, known)
         if not outcome.groups:
@@ -91,10 +92,12 @@ def compare(request: Request) -> int:
 
 def _comparison(trials: Sequence[Trial]) -> Comparison:
     """Compose all configurations, to know at once whether they are right, and make the folder."""
-    configs = []
+    configs, told = list[Config](), dict[str, None]()
     for trial in trials:
         try:
-            configs.append(compose(trial.overrides))
+            config, notes = compose_and_tell(trial.overrides)
+            configs.append(config)
+            told.update(dict.fromkeys(notes))
         except ConfigError as error:
             raise ConfigError(f"{trial}: {error}") from error
     first = configs[0]
@@ -104,7 +107,7 @@ def _comparison(trials: Sequence[Trial]) -> Comparison:
     if not folder.is_dir():
         _check(trials, configs)
     make_directory(folder, exist_ok=True)
-    return Comparison(folder, trials, configs)
+    return Comparison(folder, trials, configs, tuple(told))
 
 
 def _check(trials: Sequence[Trial], configs: Sequence[Config]) -> None:

@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from data.ranges import Range
 from models.task import Task
 from strategies.levels.cost import COST_KINDS, Cost, CostKind
 from strategies.levels.cost import cost as cost_of
@@ -31,6 +32,7 @@ from strategies.levels.planning import (
 )
 
 Choice = TypeVar("Choice")
+WIDTHS, AMOUNTS = Range(0, 1, above=True), Range(0, 1e18, above=True)
 LEVELS = 4
 """The number of levels where nothing says so, as in the papers' tables."""
 
@@ -89,10 +91,12 @@ class Request:
             raise PlanError(f"tolerance {tolerance}: expected 0 or more")
         task = Task(model, classes, channels, image_size, _options(options), tokens, length)
         kind: CostKind = _choice(cost, "cost", COST_KINDS)
-        shares = tuple(_number(text) for text in ratios.split(",")) if ratios else None
+        shares = None
+        if ratios:
+            shares = tuple(_number(text, "--ratios", WIDTHS) for text in ratios.split(","))
         level_of = None
         if budgets:
-            amounts = [_number(text) for text in budgets.split(",")]
+            amounts = [_number(text, "--budgets", AMOUNTS) for text in budgets.split(",")]
             clusters = cluster_budgets(amounts, cost_of(task, task.whole).of(kind), levels)
             shares, level_of = clusters.ratios, clusters.level_of
         return cls(
@@ -270,11 +274,15 @@ def _millions(number: float, digits: int, unit: str = "M") -> str:
     return f"{number / 1e6:.{digits}f} {unit}"
 
 
-def _number(text: str) -> float:
+def _number(text: str, option: str, range: Range) -> float:
     try:
-        return float(Fraction(text.strip()))
-    except (ValueError, ZeroDivisionError):
-        raise PlanError(f"{text!r} is not a number") from None
+        found = float(Fraction(text.strip()))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise PlanError(f"{option}: {text[:40]!r} is not a number, {range}") from None
+    try:
+        return range.check(option, found)
+    except ValueError as error:
+        raise PlanError(str(error)) from None
 
 
 def _choice(text: str, what: str, choices: Sequence[Choice]) -> Choice:
@@ -290,8 +298,9 @@ def _splits(text: str, units: int) -> tuple[Split, ...]:
         depth, colon, width = pair.strip().partition(":")
         if not colon:
             raise PlanError(f"split {pair!r}: expected DEPTH:WIDTH, such as 36:.7 or 2/3:.7")
-        unit = int(depth) if depth.isdigit() else int(units * _number(depth) + 1e-6)
-        splits.append(Split(unit, _number(width)))
+        steps = _number(depth, "--splits", Range(0, 2**20))
+        unit = int(steps if depth.isdigit() else units * steps + 1e-6)
+        splits.append(Split(unit, _number(width, "--splits", WIDTHS)))
     return tuple(splits)
 
 

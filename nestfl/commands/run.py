@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,7 +124,7 @@ def _say_where(request: Request, choice: Choice, run_dir: Path, console: Console
 def _show_summary(run_dir: Path, console: Console) -> None:
     """Print the table of the levels, and where everything is."""
     from server_app.record.run_record import RunRecord
-    from server_app.record.summary import show
+    from server_app.record.summary import read_summary, show
 
     record = RunRecord(run_dir)
-    show(record, json.loads(record.summary_file.read_text()), console)
+    show(record, read_summary(record.summary_file), console)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 
+from data.ranges import THREADS
 from inference.rate_thresholds import check_threshold
 from inference.serving.node_part import is_part, read_facts
 from inference.serving.parent import Address
@@ -172,6 +173,6 @@ def _replicas(text: str) -> tuple[int, int]:
         found = int(least), int(most or least)
     except ValueError:
         found = (0, 0)
-    if not 1 <= found[0] <= found[1]:
+    if not 1 <= found[0] <= found[1] <= THREADS.most:
         raise ServeError(f"--replicas {text!r}: expected a number, or a range such as 1..4")
     return found

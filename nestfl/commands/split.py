@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from data.ranges import SHARE, SIZE
 from inference.rate_thresholds import check_threshold
 from inference.topology import Topology
 from nestfl.watching.passes import watched_on
@@ -75,11 +77,13 @@ def _topology(request: Request, splitter: Splitter) -> Topology:
     return found
 
 
-def _numbers(option: str, text: str, kind: type[int] | type[float]) -> tuple[int, ...]:
+def _numbers(option: str, text: str, kind: type[int] | type[float]) -> tuple[Any, ...]:
     try:
-        return tuple(kind(part) for part in text.split(",") if part.strip())  # type: ignore[misc]
+        found = tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise SplitError(f"{option} {text!r}: expected numbers with commas between") from None
+    limits = SHARE if kind is float else SIZE
+    return tuple(limits.check(option, each) for each in found)
 
 
 def show(written: dict[str, SplitNode], output: Path) -> None:

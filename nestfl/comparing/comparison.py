@@ -16,11 +16,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 import plugins
 from nestfl.comparing.fairness import settings_of
-from nestfl.comparing.results import Result, Target
+from nestfl.comparing.results import TARGETS, Result, Target
 from nestfl.comparing.trials import Trial
+from protocol.documents import DocumentError, read_json
 from server_app.config.composing import Config, load
 from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
@@ -39,6 +41,23 @@ from server_app.record.serving_settings import serving_of
 LOGS = "logs"
 
 
+class Compared(TypedDict):
+    """A trial, as the record has it."""
+
+    run: str
+    choices: dict[str, str]
+
+
+class Record(TypedDict):
+    """What comparison.json holds."""
+
+    command: list[str]
+    baseline: dict[str, str]
+    target: float | None
+    target_score: NotRequired[str]  # none of an older version
+    trials: list[Compared]
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The trials that were asked for, and the folder that holds their runs."""
@@ -46,6 +65,8 @@ class Comparison:
     folder: Path
     trials: Sequence[Trial]
     configs: Sequence[Config]
+    notes: Sequence[str] = ()
+    """What was changed for them that nobody had asked for."""
 
     @property
     def engine(self) -> str:
@@ -130,12 +151,17 @@ class Comparison:
         """Return what was compared in a folder, of the runs that are there; baseline and target."""
         file = folder / COMPARISON_FILE
         try:
-            record = json.loads(file.read_text(encoding="utf-8"))
-            trials = [Trial(dict(each["choices"])) for each in record["trials"]]
-            baseline = dict(record["baseline"])
-            target = Target(record["target"], record.get("target_score", Target.score))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            record: Record = read_json(file, Record)
+        except (OSError, DocumentError) as error:
             raise ConfigError(f"{file} is no record of a comparison: {error}") from error
+        trials = [Trial(each["choices"]) for each in record["trials"]]
+        baseline = record["baseline"]
+        target = Target(record["target"], record.get("target_score", Target.score))
+        if target.score not in TARGETS:
+            choices = ", ".join(TARGETS)
+            raise ConfigError(
+                f"{file}: target_score is {target.score!r}: expected one of {choices}"
+            )
         there = [each for each in trials if (folder / each.name / CONFIG_FILE).exists()]
         configs = [load(folder / each.name / CONFIG_FILE) for each in there]
         return cls(folder, there, configs), baseline, target

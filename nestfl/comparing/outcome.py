@@ -85,7 +85,9 @@ class Outcome:
         known: Known,
     ) -> Outcome:
         """Return what the runs that have finished come to; those that have not are named."""
-        found = cls.of_results(comparison.results(), baseline, target, known)
+        classes = [each.dataset.num_classes for each in comparison.configs]
+        chance = max((1 / number for number in classes), default=0.0)
+        found = cls.of_results(comparison.results(), baseline, target, known, chance)
         missing = comparison.unfinished()
         if not missing:
             return found
@@ -102,11 +104,12 @@ class Outcome:
         baseline: Mapping[str, str],
         target: Target,
         known: Known = Known(),  # noqa: B008  (frozen)
+        chance: float = 0.0,
     ) -> Outcome:
-        """Return what results come to."""
+        """Return what results come to; `chance` is the accuracy of a guess, and 0 if unknown."""
         groups = grouped(results)
         if target.share is None:
-            target = default_target(groups, target.score)
+            target = default_target(groups, target.score, chance)
         warnings = [*other_steps(results), *still_improving(groups, IMPROVING)]
         return cls(groups, baseline, target, known, warnings)
 

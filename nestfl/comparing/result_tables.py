@@ -232,10 +232,18 @@ def difference_of(group: Group, base: Group, score: str) -> Difference | None:
     return difference(ours, theirs, lower_is_better=is_perplexity(score))
 
 
-def default_target(groups: Sequence[Group], score: str = Target.score) -> Target:
-    """Return an accuracy that all runs have reached: the lowest last one, in whole percents."""
+def default_target(
+    groups: Sequence[Group], score: str = Target.score, chance: float = 0.0
+) -> Target:
+    """Return the lowest last accuracy of all runs, in whole percents.
+
+    All have reached it, unless one ended below chance: the target is never below that.
+    """
     last = [share for group in groups for share in group.values(score).values()]
-    return Target(math.floor(round(100 * min(last), 6)) / 100 if last else None, score)
+    if not last:
+        return Target(None, score)
+    least = math.ceil(round(100 * chance, 6))
+    return Target(max(math.floor(round(100 * min(last), 6)), least) / 100, score)
 
 
 def mean_and_deviation(shares: Sequence[float]) -> str:

@@ -4,7 +4,6 @@ runs give the same table on every machine.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from server_app.record.computation import mace
 from server_app.record.files import METRICS_FILE, SUMMARY_FILE
 from server_app.record.metrics import RoundMetrics, read_metrics, score_of
 from server_app.record.serving_settings import UnderSettings
+from server_app.record.summary import read_summary
 from training.perplexity import PERPLEXITY, is_perplexity, perplexity_of
 
 SCORES = ("worst", "mean", "cis", "local", "global", "personal", "best")
@@ -78,7 +78,7 @@ class Result:
     ) -> Result | None:
         """Return a run's result, or None if it has not finished."""
         try:
-            summary = json.loads((directory / SUMMARY_FILE).read_text(encoding="utf-8"))
+            summary = read_summary(directory / SUMMARY_FILE)
         except FileNotFoundError:
             return None
         lines = read_metrics(directory / METRICS_FILE)

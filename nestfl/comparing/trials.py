@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 
 import yaml
@@ -24,6 +26,8 @@ SEED = "seed"
 """The key over whose values results are averaged."""
 OWN_KEYS = ("output", "name", "engine")
 """Keys that are the comparison's own, and the same for all its runs."""
+MOST_TRIALS = 1000
+"""Runs of a comparison."""
 LONGEST_NAME = 120
 """Characters of a trial's name: file systems take some 255."""
 
@@ -77,6 +81,11 @@ def expand(overrides: Sequence[str]) -> list[Trial]:
         if key in values:
             raise ConfigError(f"{key} is given twice: list its values in one, {key}=A,B")
         values[key] = _values(text)
+    if (count := math.prod(map(len, values.values()))) > MOST_TRIALS:
+        raise ConfigError(
+            f"{count:,} combinations of {', '.join(k for k, v in values.items() if len(v) > 1)}: "
+            f"expected {MOST_TRIALS:,} runs at most; list fewer values"
+        )
     several = {key: choices for key, choices in values.items() if len(choices) > 1}
     for key in OWN_KEYS:
         if key in several:
@@ -122,10 +131,15 @@ def _values(text: str) -> list[str]:
     if not override.is_sweep_override():
         return [value]
     try:
-        values = [_plain(each) for each in override.sweep_string_iterator()]
+        swept = islice(override.sweep_string_iterator(), MOST_TRIALS + 1)
+        values = [_plain(each) for each in swept]
     except (HydraException, AttributeError, ValueError) as error:
         raise ConfigError(f"{text}: expected values, {key}=A,B, or range(0,3)") from error
-    repeated = sorted({each for each in values if values.count(each) > 1})
+    if len(values) > MOST_TRIALS:
+        raise ConfigError(
+            f"{key} lists more than {MOST_TRIALS:,} values: expected {MOST_TRIALS:,} runs at most"
+        )
+    repeated = sorted(value for value, times in Counter(values).items() if times > 1)
     if repeated:
         raise ConfigError(f"{key} lists {repeated[0]} twice: expected each value once")
     return values

@@ -64,7 +64,8 @@ class Run(ABC):
 
     def _say_failed(self, reason: str) -> None:
         self.errors.out(f"nestfl run: the run failed{after_round(self.state)}", highlight=False)
-        more = [f"The full log: {self.log}", *_how_to_resume(self.run_dir)]
+        logged = [f"The full log: {self.log}"] if self.log.exists() else []
+        more = [*logged, *_how_to_resume(self.run_dir)]
         for line in [*failure.shown(reason), *more]:
             self.errors.out(f"  {line}", highlight=False)
 
@@ -74,9 +75,11 @@ class Run(ABC):
 
 
 def checkpoints_in(run_dir: Path) -> list[Path]:
-    """Return the checkpoints of a run's newest rounds, the oldest first."""
-    files = (run_dir / FOLDER).glob(NEWEST)
-    return sorted(files, key=lambda file: file.stat().st_mtime)
+    """Return the checkpoints of a run's newest rounds by their names, the first round first.
+
+    A copied directory has other times.
+    """
+    return sorted((run_dir / FOLDER).glob(NEWEST))
 
 
 def after_round(state: RunState) -> str:

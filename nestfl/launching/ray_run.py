@@ -14,6 +14,7 @@ from nestfl.launching.stopping import StopRequest
 from nestfl.watching.display import display_on
 from nestfl.watching.progress import Follower
 from server_app.record.files import PROGRESS_FILE, SUMMARY_FILE
+from server_app.record.run_record import RunGoneError
 
 
 @dataclass(kw_only=True)
@@ -62,6 +63,9 @@ class RayRun(Run):
             follower.follow(display, lambda: _is_running(flower.process, self.stop))
         flower.end()
         if self.state.reason is None and _version(self.run_dir / SUMMARY_FILE) == summary:
+            if not self.log.exists():
+                self.state.reason = str(RunGoneError(self.run_dir))
+                return
             # What the log held before is of the run that this one resumes.
             log = self.log.read_bytes()[logged:].decode(errors="replace")
             self.state.reason = "\n".join(failure.reason(log))

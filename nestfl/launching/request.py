@@ -114,7 +114,10 @@ class Request:
     def check_paths(self) -> None:
         """Raise for a path that is not there, or is taken, at once: later it takes seconds."""
         for key in (*PATHS, *MAYBE_PATHS):
-            typed = self._typed(key) or "null"
+            typed = self._typed(key)
+            if typed is not None and not typed.strip():
+                raise ValueError(f"{key} is empty: expected a path")
+            typed = typed or "null"
             is_path = key in PATHS or typed.startswith(BEGINNINGS)
             if typed != "null" and is_path and not (path := self._absolute(typed)).exists():
                 raise ValueError(f"{key}: {path} does not exist")
@@ -161,16 +164,16 @@ def choose(
     Nothing is started and nothing written, but what is found is kept in the cache.
     """
     from server_app.checking import check  # not for --help
-    from server_app.config.composing import compose
+    from server_app.config.composing import compose_and_tell
 
     plugins.search_installed_too()
     for place in request.plugin:
         plugins.load(place, request.folder)
-    config = compose(request.hydra())
+    config, notes = compose_and_tell(request.hydra())
     _check_options(request, config.engine)
     checked = check(config, request.nodes)
     simulation = simulation_of(request, config, find_gpus)
-    clients = _clients(config, simulation)
+    clients = ", ".join([_clients(config, simulation), *notes])
     choice = Choice(
         simulation.nodes,
         config.output,

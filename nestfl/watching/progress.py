@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from protocol.documents import DocumentError, parse_json
 from server_app.record.files import METRICS_FILE, PROGRESS_FILE
 from server_app.record.round_line import (
     accuracies_of,
@@ -48,8 +48,8 @@ class JsonLines:
 
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
-    except ValueError:  # cut by a kill
+        record = parse_json(line, PROGRESS_FILE)
+    except DocumentError:  # cut by a kill
         return None
     return record if isinstance(record, dict) else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -22,7 +22,7 @@ from server_app.config.choices import composed, groups
 from server_app.config.keys import copies, lists
 from server_app.config.overrides import Override, check_key, parse, set_value, split
 from server_app.config.own_data import with_own_data
-from server_app.config.reading import read
+from server_app.config.reading import in_file, read
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.config.settings import Config
 from server_app.config.typed import EXTRA, ConfigError, build
@@ -30,18 +30,49 @@ from strategies.federation import CheckpointConfig, FleetConfig, ModelConfig
 from strategies.method_settings import MethodSettings
 from strategies.registry import method
 
-__all__ = ["Config", "ConfigError", "compose", "compose_dataset", "dump", "load", "plain"]
+__all__ = [
+    "Composed",
+    "Config",
+    "ConfigError",
+    "compose",
+    "compose_and_tell",
+    "compose_dataset",
+    "dump",
+    "load",
+    "plain",
+]
+
+
+class Composed(NamedTuple):
+    """A configuration, and what was changed for it that nobody had asked for."""
+
+    config: Config
+    notes: tuple[str, ...] = ()
 
 
 def compose(overrides: str | Iterable[str] = "") -> Config:
     """Return the configuration that overrides make, or raise `ConfigError` for the wrong one."""
+    return compose_and_tell(overrides).config
+
+
+def compose_and_tell(overrides: str | Iterable[str] = "") -> Composed:
+    """Return the configuration that overrides make, and notes for the user."""
     base, given = _overridden(overrides)
-    config = _built(base, given)
+    try:
+        config = _built(base, given)
+    except ConfigError:
+        if given is None:
+            load(run_directory(Path(str(base.resume))) / CONFIG_FILE)  # names it, if that is wrong
+        raise
     try:
         config.tracker.check_installed()
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return config if config.resume else _with_the_tokenizer_of_its_weights(config)
+    if config.resume:
+        return Composed(config)
+    asked, found = base.clients_per_round, config.clients_per_round
+    note = f"clients_per_round lowered from {asked} to {found}, the clients of the fleet"
+    return Composed(_with_the_tokenizer_of_its_weights(config), (note,) if asked != found else ())
 
 
 def compose_dataset(overrides: str | Iterable[str] = "", look: bool = True) -> DatasetSpec:
@@ -87,7 +118,16 @@ def _built(base: DictConfig, given: Collection[str] | None) -> Config:
 def _completed(base: DictConfig, given: Collection[str] | None) -> Mapping[str, Any]:
     """Return plain values; a new run looks at data of one's own, and others have done so."""
     values = _resolved(base)
-    return values if given is None else with_own_data(values, given)
+    return values if given is None else _with_enough_clients(with_own_data(values, given), given)
+
+
+def _with_enough_clients(values: Mapping[str, Any], given: Collection[str]) -> Mapping[str, Any]:
+    """Return the values with no more clients in a round than the fleet has, unless it was asked."""
+    asked, there = values["clients_per_round"], values["fleet"].get("clients")
+    known = isinstance(asked, int) and isinstance(there, int) and 1 <= there < asked
+    if not known or "clients_per_round" in given:
+        return values
+    return {**values, "clients_per_round": there}
 
 
 def _checked_config(values: Mapping[str, Any]) -> Config:
@@ -145,7 +185,11 @@ def dump(config: Config) -> str:
 def load(file: Path) -> Config:
     """Return the configuration that a run was started with, its plugins being loaded."""
     plugins.load_kept(file.parent)
-    return _checked_config(_resolved(read(file)))
+    saved = read(file)
+    try:
+        return _checked_config(_resolved(saved))
+    except ConfigError as error:
+        raise ConfigError(in_file(file, error)) from error
 
 
 def _saved(resume: str, chosen: list[Override]) -> DictConfig:
@@ -162,6 +206,8 @@ def _saved(resume: str, chosen: list[Override]) -> DictConfig:
     saved = read(directory / CONFIG_FILE)
     # A run saved before these were settings lacks them.
     saved.setdefault("engine", Config.engine)
+    for part in ("checkpoint", "evaluate"):
+        saved.setdefault(part, {})
     saved.checkpoint.setdefault("best", CheckpointConfig.best)
     saved.evaluate.setdefault("personal_every", None)
     return saved

@@ -19,6 +19,10 @@ from server_app.config.choices import choices, groups
 from server_app.config.keys import keys_by_name
 from server_app.config.typed import ConfigError, choose_from, reject_unknown
 
+PATHS = ("dataset.path", "strategy.unlabelled.path", "resume", "model.weights", "output",
+         "dataset.tokenizer")  # fmt: skip
+"""Keys of paths: an empty one would be the working directory."""
+
 
 @dataclass(frozen=True)
 class Override:
@@ -76,7 +80,9 @@ def with_absolute_paths(folder: Path, overrides: str | Iterable[str]) -> list[st
 
 
 def _with_absolute_path(folder: Path, override: str) -> str:
-    key, _, value = override.partition("=")
+    key, equals, value = override.partition("=")
+    if key in PATHS and equals and not value.strip():
+        raise ConfigError(f"{key} is empty: expected a path")
     if key in ("dataset.path", "strategy.unlabelled.path", "resume") and value != "null":
         return f"{key}={folder / with_home(value)}"
     if key in ("model.weights", "dataset.tokenizer"):

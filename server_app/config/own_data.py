@@ -27,7 +27,9 @@ def with_own_data(values: Mapping[str, Any], given: Collection[str]) -> Mapping[
     except DataError as error:
         raise ConfigError(f"dataset: {error}") from error
     values = {**values, "dataset": {**asdict(known), "clients": clients}}
-    return values if clients == spec.clients else _with_clients(values, clients, given)
+    if clients == spec.clients:
+        return values
+    return {**values, "fleet": {**values["fleet"], "clients": clients}}
 
 
 def _clients(spec: DatasetSpec, given: Collection[str], values: Mapping[str, Any]) -> int:
@@ -42,13 +44,3 @@ def _clients(spec: DatasetSpec, given: Collection[str], values: Mapping[str, Any
     if chosen:
         require_clients("fleet.clients", spec.clients, owners)
     return spec.clients if chosen else len(owners.names)
-
-
-def _with_clients(
-    values: Mapping[str, Any], clients: int, given: Collection[str]
-) -> Mapping[str, Any]:
-    fleet = {**values["fleet"], "clients": clients}
-    rounds = values["clients_per_round"]
-    if "clients_per_round" not in given:
-        rounds = min(rounds, clients)
-    return {**values, "fleet": fleet, "clients_per_round": rounds}

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TypedDict
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
+from protocol.documents import DocumentError, read_yaml
 from server_app.config.typed import ConfigError
+
+Named = dict[str, Any]
+
+
+NEEDED = ("model", "dataset", "fleet", "strategy")
+"""Parts that every run has; for others that an older version lacks, defaults stand in."""
+
+
+class Saved(TypedDict, total=False):
+    """The parts of a configuration."""
+
+    model: Named
+    dataset: Named
+    fleet: Named
+    strategy: Named
+    train: Named
+    aggregation: Named
+    evaluate: Named
+    checkpoint: Named
+    max_update: Named
+    tracker: Named
+
 
 OLD_OBJECTIVES = {
     "heterofl": ("masked-cross-entropy", "cross-entropy"),
@@ -19,14 +43,32 @@ OLD_OBJECTIVES = {
 
 def read(file: Path) -> DictConfig:
     """Return what a file says, by the keys of today."""
+    values = read_settings(file)
+    for name in NEEDED:
+        if name not in values:
+            raise ConfigError(f"{file} has no {name}: expected the configuration of a run")
     try:
-        config = OmegaConf.load(file)
-    except (OSError, OmegaConfBaseException, YAMLError) as error:
-        raise ConfigError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(config, DictConfig):
-        raise ConfigError(f"{file} holds no configuration")
-    _respell(config)
+        config = OmegaConf.create(dict(values))
+        _respell(config)
+    except (OmegaConfBaseException, ConfigError) as error:
+        raise ConfigError(in_file(file, error)) from error
     return config
+
+
+def read_settings(file: Path) -> Mapping[str, Any]:
+    """Return what a file says, by name; some parts may not be there."""
+    try:
+        values: Mapping[str, Any] = read_yaml(file, Saved)
+    except DocumentError as error:
+        raise ConfigError(str(error)) from error
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
+    return values
+
+
+def in_file(file: Path, error: Exception) -> str:
+    """Return an error's text in one line, after the file that it is about."""
+    return f"{file}: {' '.join(str(error).split())}"
 
 
 def _respell(config: DictConfig) -> None:

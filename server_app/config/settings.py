@@ -49,6 +49,8 @@ class Config(Federation):
         super().__post_init__()
         if self.name is not None and not re.fullmatch(r"\w[\w.-]*", self.name):
             raise ValueError(f"name is {self.name!r}: expected letters, digits, '-', '_' and '.'")
+        if not self.output.strip():
+            raise ValueError("output is empty: expected a folder for run directories, such as runs")
         with named("strategy"):
             self.strategy.check(self)
 

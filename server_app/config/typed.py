@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from data.ranges import ANY_NUMBER, ANY_WHOLE, Range, brief, ranges_of
 
 Settings = TypeVar("Settings")
 EXTRA = "options"
@@ -20,7 +22,7 @@ class ConfigError(ValueError):
 
 def build(cls: type[Settings], values: Mapping[str, Any], path: str = "") -> Settings:
     """Return a dataclass of checked values; `path` is the key that holds it."""
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     values = _gather_extra(hints, values)
     reject_unknown(path, values, list(hints))
     given = {
@@ -32,9 +34,22 @@ def build(cls: type[Settings], values: Mapping[str, Any], path: str = "") -> Set
         if field.name not in given and not optional:
             raise ConfigError(f"{f'{path}.' if path else ''}{field.name} is missing")
     try:
-        return cls(**given)
+        made = cls(**given)  # first: its own checks say more
+        for name, value in given.items():
+            _check_ranges(name, value, tuple(ranges_of(hints[name])))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}" if path else str(error)) from error
+    return made
+
+
+def _check_ranges(name: str, value: Any, ranges: Sequence[Range]) -> None:
+    """Raise `ValueError` for a number, also one of several, that its field's range does not have"""
+    if isinstance(value, tuple):
+        for each in value:
+            _check_ranges(name, each, ranges)
+    elif value is not None:
+        for each in ranges:
+            each.check(name, value)
 
 
 def reject_unknown(
@@ -69,7 +84,10 @@ def _gather_extra(hints: Mapping[str, Any], values: Mapping[str, Any]) -> Mappin
     return fixed | {EXTRA: extra}
 
 
-def _checked(hint: Any, value: Any, path: str) -> Any:
+def _checked(hint: Any, value: Any, path: str, limits: Range | None = None) -> Any:
+    limits = next(ranges_of(hint), limits)
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
     if get_origin(hint) in (Union, UnionType):
         if value is None and NoneType in get_args(hint):
             return None
@@ -88,16 +106,35 @@ def _checked(hint: Any, value: Any, path: str) -> Any:
     if get_origin(hint) is tuple:
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise ConfigError(f"{path}: expected a list such as [1,2], got {value!r}")
-        return tuple(_checked(get_args(hint)[0], item, path) for item in value)
+        return tuple(_checked(get_args(hint)[0], item, path, limits) for item in value)
     if hint in _SCALARS:
-        return _scalar(hint, value, path)
+        return _scalar(hint, value, path, limits)
+    _check_numbers(value, path)
     return value
 
 
-def _scalar(hint: type, value: Any, path: str) -> Any:
+def _check_numbers(value: Any, path: str) -> None:
+    """Raise for absurd numbers in a value of no certain type, such as the options of a network."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            _check_numbers(each, f"{path.removesuffix(f'.{EXTRA}')}.{name}")
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            _check_numbers(each, path)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        _scalar(type(value), value, path)
+
+
+def _scalar(hint: type, value: Any, path: str, limits: Range | None = None) -> Any:
     description, fits = _SCALARS[hint]
     if not fits(value):
         raise ConfigError(f"{path}: expected {description}, got {value!r}")
+    if hint in (int, float):
+        absurd = ANY_WHOLE if hint is int else ANY_NUMBER
+        if value not in absurd:
+            part, _, name = path.rpartition(".")
+            told = f"{name} is {brief(value)}: expected {limits or absurd}"
+            raise ConfigError(f"{part}: {told}" if part else told)
     return hint(value)
 
 

@@ -11,9 +11,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from plugins.regular_files import require_regular
+from protocol.documents import DocumentError, conforming, parse_json
 from server_app.record.files import remove_unfinished, written_atomically
+from server_app.record.metrics import RoundMetrics
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +31,20 @@ WITHOUT_CHECKSUM = 1
 """The format of checkpoints that were written before there were checksums."""
 
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+
+
+class State(TypedDict, total=False):
+    """What a checkpoint holds besides tensors."""
+
+    metrics: RoundMetrics  # of its round
+
+
+class Header(TypedDict):
+    """What a checkpoint's metadata say."""
+
+    format: int
+    round: int
+    state: State
 
 
 class CheckpointError(ValueError):
@@ -97,21 +114,28 @@ def _load_file(file: Path) -> Checkpoint:
     from safetensors import SafetensorError, safe_open
 
     try:
+        require_regular(file)
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata() or {}
             text = metadata[METADATA_KEY]
-            header = json.loads(text)
+            header = parse_json(text, file, dict, nan=True)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         if header["format"] not in (FORMAT, WITHOUT_CHECKSUM):
             raise CheckpointError(f"{file} has format {header['format']}, not {FORMAT}")
         checked = header["format"] != WITHOUT_CHECKSUM or CHECKSUM_KEY in metadata
         if checked and metadata.get(CHECKSUM_KEY) != _checksum(text, tensors):
             raise CheckpointError(f"{file} is damaged: its checksum is of other contents")
+        conforming(header, Header, file, nan=True)
         return Checkpoint(file, header["round"], tensors, header["state"])
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{file} is not a whole checkpoint: {error}") from error
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{file} is not a checkpoint of nestfl") from error
+    except (KeyError, DocumentError) as error:
+        raise CheckpointError(f"{file} is not a checkpoint of nestfl: {_lack(error)}") from error
+
+
+def _lack(error: Exception) -> str:
+    """Return what is wrong with a checkpoint's metadata."""
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -15,15 +15,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
+from protocol.documents import read_json
 from server_app.record.files import write_text
-from server_app.record.metrics import RoundMetrics
+from server_app.record.metrics import Count, RoundMetrics
 
 
 class Confusion(TypedDict):
     """The matrices of one round's test, of each level."""
 
     round: int
-    levels: dict[str, list[list[int]]]  # by the level's name: how often, by class and answer
+    levels: dict[str, list[list[Count]]]  # by the level's name: how often, by class and answer
 
 
 def confusion_of(metrics: Mapping[str, Any]) -> Confusion | None:
@@ -53,10 +54,9 @@ def write_confusion(file: Path, found: Confusion) -> None:
 
 
 def read_confusion(file: Path) -> Confusion | None:
-    """Return what confusion.json says; None where there is none, or it is damaged."""
+    """Return what confusion.json says, None where there is none; `DocumentError` if damaged."""
     try:
-        found: Confusion = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found: Confusion = read_json(file, Confusion)
+    except FileNotFoundError:
         return None
-    known = isinstance(found, dict) and Confusion.__required_keys__ <= found.keys()
-    return found if known else None
+    return found

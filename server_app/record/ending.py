@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from protocol.documents import DocumentError, parse_json
 from server_app.record.files import (
     LAUNCHER_LOCK,
     PROGRESS_FILE,
@@ -47,8 +47,8 @@ def end_reason(progress: Path) -> str | None:
         return None
     for line in lines_backwards(progress):
         try:
-            event = json.loads(line)
-        except ValueError:  # cut by a kill, and gone on after
+            event = parse_json(line, progress)
+        except DocumentError:  # cut by a kill, and gone on after
             continue
         ended = isinstance(event, dict) and event.get("event") == "end"
         return str(event["reason"]) if ended and event.get("reason") else None

@@ -7,11 +7,13 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from itertools import count
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from plugins import FOLDER as PLUGINS_FOLDER
+from plugins.regular_files import open_regular
 from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
 
@@ -108,9 +110,14 @@ def lines_backwards(file: Path) -> Iterator[bytes]:
 
     One that a kill cut short is left out.
     """
-    if not file.stat().st_size:
-        return
-    with file.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as text:
+    with open_regular(file) as opened:
+        if not os.fstat(opened.fileno()).st_size:
+            return
+        yield from _backwards(opened)
+
+
+def _backwards(opened: BufferedReader) -> Iterator[bytes]:
+    with mmap(opened.fileno(), 0, access=ACCESS_READ) as text:
         end = text.rfind(b"\n")
         while end > 0:
             start = text.rfind(b"\n", 0, end) + 1

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 import torch
 
@@ -24,6 +24,7 @@ from data.digest import Digest, digest_of, require_same
 from data.natural import client_names
 from data.spec import DatasetSpec
 from protocol.code import code_hash
+from protocol.documents import FINITE, NOT_EMPTY, conforming, read_json
 from server_app.config.typed import ConfigError
 from server_app.record.files import write_text
 from strategies.assignment import budget_of
@@ -31,6 +32,8 @@ from strategies.levels.cost import cost_by_exit, training_memory
 from strategies.levels.planning import Level
 from strategies.method import Method
 from strategies.nodes.enrolment import Client
+
+Share = Annotated[float, FINITE]
 
 
 class LevelFacts(TypedDict):
@@ -40,13 +43,13 @@ class LevelFacts(TypedDict):
     depth: int  # the unit that its own answer follows
     units: int  # of the whole network
     width: float | list[float]  # share of the channels; a list has one for each stage
-    exits: list[int]  # the units that its exits follow, its own answer last
+    exits: Annotated[list[int], NOT_EMPTY]  # the units that its exits follow, its own answer last
     parameters: int
     macs: int  # multiply-accumulates of a forward pass of one example, to its own answer
     exit_macs: dict[str, int]  # the same, to each exit, by its unit
     memory: int  # bytes that training takes: weights, gradients, optimiser, a batch's activations
     bytes: int  # of its tensors on the wire, one way
-    share: float  # of the whole network's parameters
+    share: Share  # of the whole network's parameters
 
 
 class ClientFacts(TypedDict):
@@ -54,7 +57,9 @@ class ClientFacts(TypedDict):
 
     level: int
     examples: int  # for training
-    budget: float  # the share of the full model that it affords, by its own word or its tier's
+    budget: Annotated[
+        float, FINITE
+    ]  # the share of the full model that it affords, by its own word or its tier's
     device: str
     name: NotRequired[str]  # where the data says who it is
     levels: NotRequired[list[int]]  # where it may be assigned several
@@ -66,7 +71,7 @@ class PartFacts(TypedDict):
 
     name: str  # a block or a layer, such as "stem", "layer2.1", "exit 6", "head"
     parameters: int
-    held: dict[str, float]  # by level: the share of these parameters that it holds
+    held: dict[str, Share]  # by level: the share of these parameters that it holds
     own: list[int]  # levels that train a copy of their own, which others do not share
 
 
@@ -164,13 +169,15 @@ def resumed(first: FleetRecord, again: FleetRecord, after: int) -> FleetRecord:
 
 
 def read_fleet(file: Path) -> FleetRecord | None:
-    """Return what fleet.json says; None where there is none, as in runs of older versions."""
+    """Return what fleet.json says; None where it is not there, or of an older version."""
     try:
-        record: FleetRecord = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        record: FleetRecord = read_json(file, dict)
+    except FileNotFoundError:
         return None
-    known = isinstance(record, dict) and FleetRecord.__required_keys__ <= record.keys()
-    return record if known else None
+    if not FleetRecord.__required_keys__ <= record.keys():
+        return None
+    conforming(record, FleetRecord, file)
+    return record
 
 
 def require_same_data(file: Path, dataset: DatasetSpec) -> None:

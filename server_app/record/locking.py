@@ -13,6 +13,7 @@ import socket
 import time
 from pathlib import Path
 
+from plugins.regular_files import open_regular
 from server_app.config.typed import ConfigError
 
 PATIENCE = 10.0
@@ -70,6 +71,15 @@ class Lock:
             "wait until that has ended, or stop it"
         )
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the lock's file is still in its place: not deleted, moved or replaced."""
+        try:
+            there = os.stat(self._file.name)
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self._file.fileno()))
+
     def close(self) -> None:
         """Let others have the directory."""
         self._file.close()
@@ -78,7 +88,7 @@ class Lock:
 def in_use(file: Path) -> bool:
     """Return whether a process holds a lock."""
     try:
-        with file.open() as opened:
+        with open_regular(file) as opened:
             fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -18,7 +18,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, Required, TypedDict
+
+from protocol.documents import FINITE, NOT_NEGATIVE, read_lines
+
+Seconds = Annotated[float, FINITE]
+Count = Annotated[int, NOT_NEGATIVE]
 
 
 class ExitMetrics(TypedDict, total=False):
@@ -37,8 +42,8 @@ LevelMetrics = TypedDict(
         "ensemble": ExitMetrics,  # of the mean of the exits' logits, where that is the answer
         "accuracy": float,  # of the level's own answer: its last exit, or the ensemble
         "loss": float,  # of that, too
-        "right": list[int],  # examples of each class that it answers right, of the class_sizes
-        "confusion": list[list[int]],  # by class and answer; no line has it (confusion.py)
+        "right": list[Count],  # examples of each class that it answers right, of the class_sizes
+        "confusion": list[list[Count]],  # by class and answer; no line has it (confusion.py)
         "local": float,  # mean over the level's clients of their own model on their own test part
         "global": float,  # the same of the full model
         "validation": float,  # as local, on their validation parts
@@ -75,8 +80,8 @@ class SliceCounts(Traffic, total=False):
     """What a level's clients sent, and what their training took."""
 
     replied: int
-    seconds: float  # that the level's slowest client trained
-    device_seconds: float  # that all its clients together trained
+    seconds: Seconds  # that the level's slowest client trained
+    device_seconds: Seconds  # that all its clients together trained
     macs: int  # multiply-accumulates of their training: 3 x forward x examples x epochs
 
 
@@ -85,7 +90,7 @@ class TrainedCounts(TypedDict):
 
     level: int
     examples: int
-    seconds: float
+    seconds: Seconds
 
 
 class PersonalTest(TypedDict, total=False):
@@ -112,7 +117,7 @@ class StudentMetrics(TypedDict, total=False):
     best_step: int  # with validation examples: after which it was best, 0 at its start
     validation: float  # its accuracy on them, then
     diverged: bool  # it is the plain average, since distillation led to no numbers
-    seconds: float
+    seconds: Seconds
 
 
 class DistillationMetrics(TypedDict, total=False):
@@ -121,7 +126,7 @@ class DistillationMetrics(TypedDict, total=False):
     teachers: int  # replies that were asked
     dropped: int  # of these: below chance, or without an answer that is a number
     examples: int  # to distil with
-    seconds: float  # that the server took; no client's cost
+    seconds: Seconds  # that the server took; no client's cost
     levels: dict[str, StudentMetrics]  # by the level's number
 
 
@@ -138,9 +143,9 @@ class AskCounts(Traffic, total=False):
 RoundMetrics = TypedDict(
     "RoundMetrics",
     {
-        "round": int,  # from 1; 0 is the start from pre-trained weights, before any training
-        "seconds": float,
-        "test_seconds": float,  # of these: tests on the server and on the clients
+        "round": Required[int],  # from 1; 0 is the start from pre-trained weights
+        "seconds": Seconds,
+        "test_seconds": Seconds,  # of these: tests on the server and on the clients
         "clients": ClientCounts,
         "bytes": Traffic,  # of training
         "slices": dict[str, SliceCounts],  # by the level's number: replies and bytes of its clients
@@ -159,7 +164,7 @@ RoundMetrics = TypedDict(
         "global": float,
         "scores": dict[str, dict[str, float]],  # by kind ("local", "global"...): each client's own
         "worst_tenth": dict[str, float],  # by kind, "personal" too: the mean of its worst tenth
-        "class_sizes": list[int],  # examples of each class in the server's test
+        "class_sizes": list[Count],  # examples of each class in the server's test
         "validation": float,  # mean over the levels; the best round has the highest
         "worst_perplexity": float,  # the highest of the levels
         "mean_perplexity": float,
@@ -184,10 +189,7 @@ def score_of(line: Mapping[str, Any], score: str) -> float | None:
 
 def read_metrics(file: Path) -> list[RoundMetrics]:
     """Read the lines of metrics.jsonl; a last line that a kill cut short is left out."""
-    if not file.exists():
-        return []
-    *lines, _cut_short = file.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines]
+    return read_lines(file, RoundMetrics)
 
 
 def to_line(metrics: RoundMetrics) -> str:

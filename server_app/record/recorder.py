@@ -91,6 +91,7 @@ class Recorder(Observer):
             log.info("%s", work_line(round, what, done, of, self._loss()))
 
     def finished_round(self, metrics: Mapping[str, Any]) -> None:
+        self.record.require_there()  # a checkpoint would make the folder anew
         number, every = metrics["round"], self.config.checkpoint.every
         due = number % every == 0 or number == self.config.rounds
         if self.strategy and number and due:  # round 0 is the start, which any new run has
@@ -135,5 +136,6 @@ class Recorder(Observer):
         return sum(failed["crashed"] for failed in failures)
 
     def _tell(self, **event: Any) -> None:
+        self.record.require_there()
         with self.progress.open("a") as lines:
             lines.write(json.dumps(event) + "\n")

@@ -5,7 +5,6 @@ Of metrics.jsonl only the end is read, and torch is not loaded: a list has hundr
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,14 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from protocol.documents import DocumentError, parse_json, read_json, read_yaml
 from server_app.config.saved import CONFIG_FILE
 from server_app.record.ending import ending_of
 from server_app.record.files import FLEET_FILE, METRICS_FILE, SUMMARY_FILE, lines_backwards
-
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""That of libyaml takes a tenth of the time."""
+from server_app.record.metrics import RoundMetrics
 
 
 @dataclass(frozen=True)
@@ -75,16 +71,17 @@ def read_entry(directory: Path) -> RunEntry:
 def _mapping(file: Path, wrong: list[str], needed: bool = False) -> Mapping[str, Any]:
     """Return what a file of YAML or JSON says; nothing where it is not there, or cannot be read."""
     try:
-        text = file.read_text(encoding="utf-8")
-        found = yaml.load(text, LOADER) if file.suffix == ".yaml" else json.loads(text)
+        found: Mapping[str, Any] = (
+            read_yaml(file, dict) if file.suffix == ".yaml" else read_json(file, dict, nan=True)
+        )
     except FileNotFoundError:
         wrong += [f"there is no {file.name}"] if needed else []
         return {}
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        wrong.append(f"{file.name} cannot be read: {' '.join(str(error).split())}")
+    except DocumentError as error:
+        wrong.append(str(error).removeprefix(f"{file.parent}/"))
         return {}
-    if not isinstance(found, dict):
-        wrong.append(f"{file.name} cannot be read: it holds no settings")
+    except OSError as error:
+        wrong.append(f"{file.name} cannot be read: {error.strerror or error}")
         return {}
     return found
 
@@ -95,14 +92,16 @@ def _newest_scores(file: Path, wrong: list[str]) -> dict[str, Any]:
     try:
         for text in lines_backwards(file):
             if "rounds" not in found or b'"mean"' in text:
-                line = json.loads(text)
+                line = parse_json(text, file.name, RoundMetrics)
                 found.setdefault("rounds", line["round"])
                 if line.get("mean") is not None:
                     return {**found, "mean": line["mean"], "worst": line.get("worst")}
     except FileNotFoundError:
         pass
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        wrong.append(f"{file.name} cannot be read: {type(error).__name__} {error}")
+    except DocumentError as error:
+        wrong.append(str(error))
+    except OSError as error:
+        wrong.append(f"{file.name} cannot be read: {error.strerror or error}")
     return found
 
 

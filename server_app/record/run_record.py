@@ -16,6 +16,7 @@ runs/20260131-120000-heterofl-resnet20-digits/
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import plugins
 from data.homes import with_home
+from protocol.documents import DocumentError
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
 from server_app.record.confusion import (
@@ -50,6 +52,18 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
     from server_app.config.settings import Config
+
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+
+
+class RunGoneError(OSError):
+    """A run whose directory has vanished under it: nothing is left to go on from."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(
+            f"the run's directory {directory} has vanished (deleted, moved, or its disk is gone): "
+            "its record is lost, and it cannot be resumed; start it again, output= names a folder"
+        )
 
 
 class RunRecord:
@@ -103,7 +117,12 @@ class RunRecord:
 
     def _go_back_to(self, round: int, metrics: Mapping[str, Any]) -> None:
         """Let the matrices be of no later round; those of this very round are in its metrics."""
-        there, own = read_confusion(self.confusion_file), confusion_of(metrics)
+        own = confusion_of(metrics)
+        try:
+            there = read_confusion(self.confusion_file)
+        except DocumentError as error:
+            log.warning("%s; the next test on the server writes it anew", error)
+            there = None
         if there is None or there["round"] > round:
             self.confusion_file.unlink(missing_ok=True)
         if own is not None:
@@ -117,8 +136,15 @@ class RunRecord:
         kept = replace(config, output=str(self.directory.parent))
         write_text(self.directory / CONFIG_FILE, dump(kept))
 
+    def require_there(self) -> None:
+        """Raise `RunGoneError` if the directory is no longer where it was opened."""
+        deleted = self._lines is not None and not os.fstat(self._lines.fileno()).st_nlink
+        if deleted or (self._lock is not None and not self._lock.is_there):
+            raise RunGoneError(self.directory)
+
     def append(self, metrics: RoundMetrics) -> None:
         """Add a round's line, safe on disk when this returns, and its events."""
+        self.require_there()
         if (confusion := confusion_of(metrics)) is not None:
             write_confusion(self.confusion_file, confusion)
         if self._lines is None:
@@ -134,6 +160,7 @@ class RunRecord:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary and close."""
+        self.require_there()
         write_text(self.summary_file, json.dumps(finite(summary), indent=2) + "\n")
         self.close()
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Required, TypedDict
 
 from rich import box
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from server_app.record.metrics import BY_CLASS, PersonalMetrics, RoundMetrics, score_of
+from protocol.documents import FINITE, read_json
+from server_app.record.metrics import (
+    BY_CLASS,
+    LevelMetrics,
+    PersonalMetrics,
+    RoundMetrics,
+    Seconds,
+    score_of,
+)
 from server_app.record.run_record import RunRecord
 from training.perplexity import perplexity_of, shown
 
@@ -25,6 +34,51 @@ BEST = ("round", *(name for score in ("validation", "worst", "mean", "cis")
 KEPT = {*SCORES, *PERPLEXITIES.values()}
 PLAIN_WIDTH = 120
 """Columns where there is no terminal to ask."""
+
+
+class BudgetFacts(TypedDict):
+    """A level's accuracy on an average budget: inputs leave at early exits to keep it."""
+
+    budget: Annotated[float, FINITE]  # share of the MACs of always running to the end
+    macs: Annotated[float, FINITE]  # a sample, on average
+    accuracy: Annotated[float, FINITE]  # on the server's test set, thresholds of validation data
+
+
+# The functional form, because `global` is a word of Python's.
+Summary = TypedDict(
+    "Summary",
+    {
+        "rounds": Required[int],
+        "levels": Required[dict[str, LevelMetrics]],
+        "seconds": Seconds,
+        "bytes": dict[str, int],
+        "settings": dict[str, float],  # accuracy by serving setting
+        "best": dict[str, float],  # scores after the best round
+        "budgets": dict[str, list[BudgetFacts]],  # by level
+        "worst": float,
+        "mean": float,
+        "cis": float,
+        "local": float,
+        "global": float,
+        "personal": float,
+        "validation": float,
+        "worst_perplexity": float,
+        "mean_perplexity": float,
+        "cis_perplexity": float,
+        "local_perplexity": float,
+        "global_perplexity": float,
+        "personal_perplexity": float,
+        "validation_perplexity": float,
+    },
+    total=False,
+)
+"""What readers of summary.json rely on; `summarise` makes it."""
+
+
+def read_summary(file: Path) -> Mapping[str, Any]:
+    """Return what summary.json says; `FileNotFoundError` where the run has not finished."""
+    found: Mapping[str, Any] = read_json(file, Summary)
+    return found
 
 
 def summarise(

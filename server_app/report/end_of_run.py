@@ -11,9 +11,9 @@ log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 def make_report(record: RunRecord) -> None:
     """Write report.html of a run with at least one round; where that cannot be done, say so."""
-    if not record.metrics():
-        return
     try:
+        if not record.metrics():
+            return
         from server_app.report.page import write_report  # needed at the end alone
 
         write_report([record.directory], record.report_file)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
-import yaml
-
-from server_app.budgets import BudgetFacts
+from plugins.regular_files import open_regular
+from protocol.documents import DocumentError, read_json
+from server_app.config.reading import read_settings
 from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
 from server_app.record.confusion import read_confusion
@@ -22,8 +21,15 @@ from server_app.record.files import (
     SUMMARY_FILE,
 )
 from server_app.record.fleet_record import read_fleet
-from server_app.record.metrics import RoundMetrics, read_metrics
+from server_app.record.metrics import read_metrics
+from server_app.record.summary import BudgetFacts
 from server_app.report.run_data import RunData
+
+
+class Budgets(TypedDict, total=False):
+    """The part of summary.json that is read here."""
+
+    budgets: dict[str, list[BudgetFacts]]  # by level
 
 
 def read_run(directory: Path, at_best: bool = False) -> RunData:
@@ -34,20 +40,10 @@ def read_run(directory: Path, at_best: bool = False) -> RunData:
     if not (directory / CONFIG_FILE).is_file():
         what = "holds no run" if directory.is_dir() else "is no folder"
         raise ConfigError(f"{directory} {what}: expected a run's directory, with a {CONFIG_FILE}")
-    finished = (directory / SUMMARY_FILE).is_file()
-    text, config = _config(directory / CONFIG_FILE)
-    run = RunData(
-        directory=directory.resolve(),
-        config=config,
-        config_text=text,
-        lines=_lines(directory / METRICS_FILE),
-        fleet=read_fleet(directory / FLEET_FILE),
-        finished=finished,
-        reason=None if finished else end_reason(directory / PROGRESS_FILE),
-        at_best=at_best,
-        recorded_budgets=_budgets(directory / SUMMARY_FILE) if finished else {},
-        confusion=read_confusion(directory / CONFUSION_FILE),
-    )
+    try:
+        run = _run(directory, at_best)
+    except DocumentError as error:
+        raise ConfigError(str(error)) from error
     if at_best and run.best_round is None:
         raise ConfigError(
             f"{directory} has no best round: no score on the clients' validation parts is recorded "
@@ -56,30 +52,26 @@ def read_run(directory: Path, at_best: bool = False) -> RunData:
     return run
 
 
-def _config(file: Path) -> tuple[str, Mapping[str, Any]]:
-    try:
-        text = file.read_text(encoding="utf-8")
-        config = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from error
-    return text, config if isinstance(config, dict) else {}
-
-
-def _lines(file: Path) -> list[RoundMetrics]:
-    try:
-        lines = read_metrics(file)
-    except ValueError as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from error
-    for line in lines:
-        if not isinstance(line, dict) or "round" not in line:
-            raise ConfigError(f"{file} cannot be read: {str(line)[:60]} is no round's line")
-    return lines
+def _run(directory: Path, at_best: bool) -> RunData:
+    finished = (directory / SUMMARY_FILE).exists()
+    config = read_settings(directory / CONFIG_FILE)
+    with open_regular(directory / CONFIG_FILE, "r") as opened:
+        text = opened.read()
+    return RunData(
+        directory=directory.resolve(),
+        config=config,
+        config_text=text,
+        lines=read_metrics(directory / METRICS_FILE),
+        fleet=read_fleet(directory / FLEET_FILE),
+        finished=finished,
+        reason=None if finished else end_reason(directory / PROGRESS_FILE),
+        at_best=at_best,
+        recorded_budgets=_budgets(directory / SUMMARY_FILE) if finished else {},
+        confusion=read_confusion(directory / CONFUSION_FILE),
+    )
 
 
 def _budgets(summary: Path) -> Mapping[str, list[BudgetFacts]]:
-    """Return what the end of a run says of budgets; nothing where it does not, or is damaged."""
-    try:
-        found: Any = json.loads(summary.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found.get("budgets", {}) if isinstance(found, dict) else {}
+    """Return what the end of a run says of budgets; nothing where it does not."""
+    found: Budgets = read_json(summary, Budgets)
+    return found.get("budgets", {})

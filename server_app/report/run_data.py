@@ -9,12 +9,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
-from server_app.budgets import BudgetFacts
 from server_app.record.best import worth_of
 from server_app.record.confusion import Confusion
 from server_app.record.fleet_record import FleetRecord, LevelFacts
 from server_app.record.metrics import RoundMetrics, score_of
-from server_app.record.summary import summarise
+from server_app.record.summary import BudgetFacts, summarise
 from server_app.report.tested_classes import ClassTest
 
 Spent = Literal["rounds", "bytes", "seconds", "macs"]

@@ -201,7 +201,7 @@ class ClippedToMedian:
 
 
 def _positive(value: object) -> bool:
-    return isinstance(value, (int, float)) and value > 0
+    return isinstance(value, (int, float)) and 0 < value < math.inf
 
 
 def shortened(update: Update, norms: Norms, bound: float) -> Update:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from data.ranges import Range
 from models import Window
 from strategies.federation import Federation
 from strategies.method_settings import PlannedSettings
@@ -43,7 +44,7 @@ class ScaleFLSettings(PlannedSettings):
     normalise: Literal["unit", "printed"] = "unit"
     """Whether the exits' weights add up to 1, or to 1/2 as Eq. (5) is printed."""
     detach_teacher: bool = True
-    start: int = 1
+    start: Annotated[int, Range(0, 999_999)] = 1
     """The round in which distillation begins."""
 
     def __post_init__(self) -> None:

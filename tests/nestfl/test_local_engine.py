@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 from bdb import BdbQuit
 from collections.abc import Callable, Iterator
@@ -73,6 +74,29 @@ def in_round_2(act: Callable[[], None]) -> Client:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     run = tmp_path_factory.mktemp("runs") / "whole"
     return run, nestfl(*SMALL, "--run-dir", str(run))
+
+
+# --- a directory that vanishes -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_run_whose_directory_vanishes_fails_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    run = tmp_path / "runs" / "gone"
+
+    def vanish() -> None:
+        if run.exists():
+            shutil.rmtree(run)
+            if replaced:
+                run.mkdir()
+
+    monkeypatch.setattr(local_engine, "app", in_round_2(vanish))
+    result = nestfl(*SMALL, "--run-dir", str(run))
+    assert result.exit_code == 1, result.output
+    assert f"the run's directory {run} has vanished" in result.stderr
+    assert "it cannot be resumed" in result.stderr
+    assert not (run / "checkpoints").exists()
 
 
 # --- the command ---------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from data.ranges import Range
 from models import Slice, Task, family
 from models.candidates import Candidates
 from models.families import SlicedNetwork
@@ -48,10 +49,10 @@ class ChoiceSettings(MethodSettings):
 
     flexible: Literal["depth", "width", "both"] = "both"
     """What architectures may differ in; the rest is the least that there is."""
-    blocks: tuple[tuple[int, ...], ...] | None = None
+    blocks: tuple[tuple[Annotated[int, Range(1, 10_000)], ...], ...] | None = None
     """How many blocks each stage may keep; one list is for all stages. None takes those of the
     network's paper, or two and more."""
-    widths: tuple[tuple[float, ...], ...] | None = None
+    widths: tuple[tuple[Annotated[float, Range(0, 1, above=True)], ...], ...] | None = None
     """Which share of its channels each stage may keep; one list is for all stages. None takes those
     of the network's paper, or a half to all."""
     smallest: float = 0.5

@@ -192,6 +192,14 @@ def test_the_target_is_one_that_all_runs_reached() -> None:
     assert default_target(lone, "personal") == Target(None, "personal")
 
 
+def test_the_target_is_never_below_chance() -> None:
+    poor = grouped([result(ONE, [0.07], {"1": {"accuracy": 0.07}})])
+    assert default_target(poor) == Target(0.07)
+    assert default_target(poor, chance=1 / 10) == Target(0.1)
+    assert default_target(poor, chance=1 / 3) == Target(0.34)
+    assert default_target(poor, chance=1 / 100) == Target(0.07)
+
+
 def test_what_a_target_took_is_of_the_runs_that_reached_it() -> None:
     groups = grouped(two_seeds())
     assert [list(row) for row in target_table(groups, Target(0.44)).rows] == [

@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 
 from server_app.config import choices as choosing
 from server_app.config.choices import CONF, choices, groups
-from server_app.config.composing import Config, ConfigError, compose, dump, load
+from server_app.config.composing import (
+    Config,
+    ConfigError,
+    compose,
+    compose_and_tell,
+    dump,
+    load,
+)
 from server_app.config.saved import CONFIG_FILE
 from strategies.federation import FleetConfig
 from strategies.methods.decoupled import DecoupledSettings
@@ -380,6 +387,20 @@ def test_an_unknown_key_is_answered_with_the_one_that_is_meant_and_the_known_one
 )
 def test_windows_go_with_norms_and_shortcuts_that_fit_them(overrides: str) -> None:
     compose(overrides)
+
+
+def test_a_fleet_of_few_clients_lowers_the_clients_of_a_round_and_says_so(tmp_path: Path) -> None:
+    config, notes = compose_and_tell("fleet.clients=4")
+    assert (config.fleet.clients, config.dataset.clients, config.clients_per_round) == (4, 4, 4)
+    assert notes == ("clients_per_round lowered from 20 to 4, the clients of the fleet",)
+    assert compose_and_tell("fleet.clients=20").notes == ()
+    with pytest.raises(ConfigError, match="clients_per_round is 20, but the fleet has 4 clients"):
+        compose("fleet.clients=4 clients_per_round=20")
+    (tmp_path / CONFIG_FILE).write_text(dump(config), encoding="utf-8")
+    again, notes = compose_and_tell(f"resume={tmp_path}")
+    assert (again.clients_per_round, notes) == (4, ())
+    with pytest.raises(ConfigError, match="clients_per_round is 4, but the fleet has 3 clients"):
+        compose(f"resume={tmp_path} fleet.clients=3 dataset.clients=3")
 
 
 def test_a_resumed_run_keeps_its_settings_but_for_overrides(tmp_path: Path) -> None:

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from server_app.config.typed import ConfigError
-from server_app.record.files import FLEET_FILE, METRICS_FILE, PROGRESS_FILE, SUMMARY_FILE
+from server_app.record.files import (
+    CONFUSION_FILE,
+    FLEET_FILE,
+    METRICS_FILE,
+    PROGRESS_FILE,
+    SUMMARY_FILE,
+)
 from server_app.report.reading import read_run
 from tests.support.recorded_runs import fleet, recorded, round_of, run_data, write_run
 
@@ -77,19 +83,21 @@ def test_a_run_without_a_round_is_read(tmp_path: Path) -> None:
     assert (run.lines, run.rounds, run.levels, run.kinds) == ([], 0, [], [])
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"clients": {}}', "\0\0\0"])
-def test_a_damaged_fleet_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+def test_the_fleet_of_an_older_version_is_as_good_as_none(tmp_path: Path) -> None:
     directory = recorded(tmp_path / "run")
-    (directory / FLEET_FILE).write_text(text)
+    (directory / FLEET_FILE).write_text('{"clients": {}}')
     assert read_run(directory).fleet is None
 
 
+@pytest.mark.parametrize("name", [FLEET_FILE, SUMMARY_FILE, CONFUSION_FILE])
 @pytest.mark.parametrize("text", ["{", "[]", "\0\0\0"])
-def test_a_damaged_summary_is_of_a_finished_run_without_budgets(tmp_path: Path, text: str) -> None:
+def test_other_damaged_records_are_refused_with_the_name_of_their_file(
+    tmp_path: Path, name: str, text: str
+) -> None:
     directory = recorded(tmp_path / "run", rounds=2)
-    (directory / SUMMARY_FILE).write_text(text)
-    run = read_run(directory)
-    assert (run.finished, run.rounds, run.budgets) == (True, 2, {})
+    (directory / name).write_text(text)
+    with pytest.raises(ConfigError, match=f"{directory / name} cannot be read: "):
+        read_run(directory)
 
 
 @pytest.mark.parametrize("line", ["{\n", "3\n", '{"levels": {}}\n', "\0\0\0\n"])
