@@ -49,7 +49,7 @@ class Assignment:
     turn: int = 0
     """Number of assignments of the same client before this one in the round."""
     personal: bool = False
-    """Whether the client tests its trained slice before it sends it back."""
+    """Test the trained slice on the client before it is sent back."""
 
     @property
     def level(self) -> int:

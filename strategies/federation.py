@@ -210,7 +210,7 @@ class CheckpointConfig:
     every: int = 1
     keep: int = 2
     best: bool = True
-    """Whether the checkpoint with the best score on clients' validation parts is kept as well."""
+    """Also keep the checkpoint with the best score on the clients' validation parts."""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "every", "keep")
@@ -313,12 +313,12 @@ class Federation:
         return self if dataset == self.dataset else replace(self, dataset=dataset)
 
     def needed(self, asked: int) -> int:
-        """Return how many of the `asked` clients must give a usable reply."""
+        """Return the number of usable replies needed from `asked` clients."""
         share = DEFAULT_SHARE if self.min_replies is None else self.min_replies
         return max(1, math.ceil(share * asked))
 
     def required(self, clients: int) -> int:
-        """Return how many clients must be online for a round, of `clients` that have enrolled.
+        """Return the number of clients that must be online for a round, of `clients` enrolled.
 
         A `min_replies` that is set counts from `clients_per_round`, also if fewer clients have
         enrolled.
@@ -329,7 +329,7 @@ class Federation:
 
     @property
     def validates(self) -> bool:
-        """Whether clients test on their validation parts, to find the best round."""
+        """True if clients test on their validation parts, to find the best round."""
         return self.checkpoint.best and self.dataset.validation > 0
 
     def evaluations_due(self, round: int) -> set[Test]:

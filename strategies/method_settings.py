@@ -70,17 +70,17 @@ class MethodSettings:
 
     @property
     def need_clients(self) -> bool:
-        """Whether the levels follow from the clients' budgets."""
+        """True if the levels follow from the clients' budgets."""
         return False
 
     @property
     def remembers(self) -> bool:
-        """Whether clients keep a `memory` from one of their rounds to the next."""
+        """True if clients keep a `memory` from one of their rounds to the next."""
         return False
 
     @property
     def ensemble(self) -> bool:
-        """Whether a network answers with the mean of its exits' logits instead of its last exit."""
+        """True if a network answers with the mean of its exits' logits instead of its last exit."""
         return False
 
 
@@ -135,7 +135,7 @@ class PlannedSettings(MethodSettings):
 
     @property
     def need_clients(self) -> bool:
-        """Whether the levels follow from what the clients afford."""
+        """True if the levels follow from the clients' budgets."""
         return not self._given()
 
     def plan(self, task: Task, ratios: tuple[float, ...], early_exits: bool) -> list[Level]:

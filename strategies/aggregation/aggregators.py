@@ -117,7 +117,7 @@ class AggregationConfig:
 
     @property
     def averages(self) -> bool:
-        """Whether the result is the mean of the accepted updates, as clients sent them."""
+        """True if the result is the mean of the accepted updates, as clients sent them."""
         inner = self.inner
         return self.name not in NO_MEANS and (inner is None or inner.averages)
 

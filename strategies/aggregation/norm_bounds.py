@@ -82,8 +82,7 @@ class NormBound:
         self.bound, self.inner = Bound(times, bounds), inner or NestedMean()
 
     def check(self, update: Update) -> None:
-        """Raise `RefusedUpdateError` for an update that is above the bound or that `inner`
-        refuses."""
+        """Raise `RefusedUpdateError` for an update above the bound, or one that `inner` refuses."""
         self._check_norm(update)
         self.inner.check(update)
 
