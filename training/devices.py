@@ -1,4 +1,4 @@
-"""Where a network computes, and in what formats."""
+"""Chooses the device, number format and memory layout in which a network computes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONEDNN_BLOCK = 16
 
 @dataclass(frozen=True)
 class Placement:
-    """The device, the number format and the layout that settings come to for a network here."""
+    """The device, the number format and the layout of a network on this machine."""
 
     device: torch.device
     precision: torch.dtype
@@ -35,10 +35,10 @@ class Placement:
         return cls(device, precision, layout or torch.contiguous_format)
 
     def logits(self, net: Callable[[Tensor], list[Tensor]], inputs: Tensor) -> list[Tensor]:
-        """Return what the network answers at each exit, in float32.
+        """Return the network's logits at each exit, in float32.
 
-        Only the images are laid out anew: convolutions follow their input (measured: as fast as
-        with weights laid out too), and weights that keep their layout are sent as they are.
+        Only the images change their layout: convolutions follow their input (measured: as fast as
+        with converted weights), and weights in their own layout can be sent directly.
         """
         if inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=self.layout)
@@ -50,19 +50,20 @@ class Placement:
 
 @dataclass(frozen=True)
 class PlacedNetwork:
-    """A network and where it computes: called with inputs, it returns the logits of each exit."""
+    """A network with its placement: called with inputs, it returns the logits of each exit."""
 
     module: SlicedNetwork
     place: Placement
     run: Callable[[Tensor], list[Tensor]]
-    """Computes the logits: the module, or what it was compiled to."""
+    """Computes the logits: the module, or its compiled form."""
 
     def __call__(self, inputs: Tensor) -> list[Tensor]:
         return self.place.logits(self.run, inputs)
 
 
 def _channels_last(settings: TrainSettings, device: torch.device, net: nn.Module) -> bool:
-    """Return whether it helps: on CUDA, and on CPU (1.1 to 1.25 times as fast) where it is safe."""
+    """Return whether to use channels last: on CUDA, and on CPU (1.1 to 1.25 times as fast) if
+    safe."""
     unsafe = device.type == "cpu" and any(map(_overruns_channels_last, net.modules()))
     if settings.channels_last == "on" and unsafe:
         raise ValueError(
@@ -103,7 +104,7 @@ def choose_device(kind: DeviceKind) -> torch.device:
 
 
 def choose_precision(kind: PrecisionKind, device: torch.device) -> torch.dtype:
-    """Return what autocast computes in; `auto` is bf16 on CUDA devices that have it, else fp32."""
+    """Return autocast's number format; `auto` is bf16 on CUDA devices that have it, else fp32."""
     if kind == "auto":
         has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if has_bf16 else torch.float32
@@ -113,7 +114,7 @@ def choose_precision(kind: PrecisionKind, device: torch.device) -> torch.dtype:
 
 
 def set_threads() -> int:
-    """Let torch use the cores that this process was given, no more.
+    """Let torch use the cores of this process only, and return their number.
 
     Ray gives a simulated client its share in OMP_NUM_THREADS; a deployed client has no such
     variable and takes all cores that its affinity and its container's quota allow.
@@ -127,7 +128,7 @@ def set_threads() -> int:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let torch compute in so many threads within the block."""
+    """Let torch compute in `count` threads within the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -147,7 +148,7 @@ def _cores() -> int:
 
 
 def _cgroup(file: str) -> str:
-    """Return the container's limit (cgroup v2), or nothing outside of one."""
+    """Return the container's limit (cgroup v2), or an empty text outside of a container."""
     try:
         return Path("/sys/fs/cgroup", file).read_text().strip()
     except OSError:
@@ -155,7 +156,7 @@ def _cgroup(file: str) -> str:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that a training process may still take."""
+    """Return the bytes of memory that a training process may still allocate."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "mps":
