@@ -17,8 +17,7 @@ _ESCAPES = re.compile(
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    """Return the text in one line, without characters that move the cursor, colour, hide or
-    reorder.
+    """Return the text in one line, without characters that change what a terminal shows.
 
     Escape sequences are removed, white space becomes spaces, and of the rest only printable
     characters stay: no control characters, no marks of direction. A text that is too long ends in

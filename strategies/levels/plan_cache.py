@@ -16,8 +16,7 @@ from protocol.code import code_hash
 
 
 def kept(kind: str, task: Task, key: object, compute: Callable[[], Arrays]) -> Arrays:
-    """Return `compute()`'s arrays about a network, cached on disk for as long as the code is the
-    same.
+    """Return `compute()`'s arrays about a network, cached on disk while the code is the same.
 
     Where the cache cannot be written, as on some devices, the arrays are computed each time.
     """

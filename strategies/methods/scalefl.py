@@ -87,8 +87,7 @@ class ScaleFLTraining(LocalTraining):
 def self_distillation(
     logits: list[Tensor], labels: Tensor, settings: ScaleFLSettings, round: int
 ) -> Tensor:
-    """Return Eq. (5): exit i of l learns from the labels and, with weight `beta`, from the last
-    exit.
+    """Return Eq. (5): exit i of l learns from the labels and, by `beta`, from the last exit.
 
     Exit i has weight i over the sum of all weights, so that a single exit has plain cross-entropy.
     """

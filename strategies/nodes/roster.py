@@ -60,8 +60,7 @@ class Roster:
 
     @property
     def answering(self) -> list[Client]:
-        """Clients that may be asked again in this round: a dead node would cost another
-        deadline."""
+        """Clients that may be asked again in this round: a dead node costs another deadline."""
         return [each for number, each in self.clients.items() if number not in self.unanswered]
 
     def require_clients(self) -> None:
