@@ -89,5 +89,6 @@ def _threshold(confidence: Tensor, weight: Tensor, forwarded: float) -> float:
     values, place = torch.unique(confidence, return_inverse=True)  # in ascending order
     weighs = torch.zeros(len(values), dtype=weight.dtype).index_add_(0, place, weight)
     below = weighs.cumsum(0) / total  # share that has left after the first k values
+    # No value leaves if a share of 0 is nearer than that of the first value.
     gone = int((below - forwarded).abs().argmin()) + 1 if forwarded > below[0] / 2 else 0
     return float(values[gone]) if gone < len(values) else NEVER

@@ -46,6 +46,7 @@ def exit_shares(costs: Sequence[float], budget: float) -> list[float]:
             "which every sample passes"
         )
     low, high = -50.0, 50.0  # bounds of log r: all samples at the first exit, or at the last
+    # Bisect log r: the average cost rises with it.
     for _ in range(100):
         middle = (low + high) / 2
         if _average(costs, _geometric(middle, len(costs))) > budget:

@@ -48,7 +48,7 @@ class Candidates:
         return cls(tuple(map(tuple, blocks)), shares)
 
     def only(self, kind: str) -> Candidates:
-        """Return the candidates that differ in `depth`, `width` or `both`; the rest is smallest."""
+        """Return candidates that differ in `depth`, `width` or `both`; the rest is the smallest."""
         if kind not in ("depth", "width", "both"):
             raise ValueError(f"unknown kind {kind!r}; choose from depth, width, both")
         least_blocks = tuple(stage[:1] for stage in self.blocks)

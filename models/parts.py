@@ -87,6 +87,7 @@ def load_part(
     unknown = sorted(tensors.keys() - net.state_dict().keys())
     if unknown:
         raise SliceError(f"{unknown[0]} is no tensor of {task.model} with {slice}")
+    # Tensors that the part does not read stay on `meta`.
     net.load_state_dict(tensors, strict=False, assign=True)
     absent = net.state_dict().keys() - tensors.keys()
     for prefix, module in net.named_modules():

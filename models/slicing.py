@@ -188,6 +188,7 @@ class Region:
         """The region as runs of equal length in the flat global tensor: their starts and length."""
         length, stride, starts = 1, 1, np.zeros(1, np.int64)
         whole = True  # all axes so far are kept whole: the next range extends the run
+        # From the last axis, whose entries are neighbours in memory, to the first.
         for axis in reversed(range(len(self.full))):
             n, index = self.full[axis], self.axes[axis]
             if whole and isinstance(index, slice) and (axis > 0 or len(self.full) == 1):

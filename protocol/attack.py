@@ -48,6 +48,7 @@ class Attack:
 
     def count(self, clients: int) -> int:
         """Return the number of clients that attack."""
+        # Rounds half up; `round` would round half to even.
         return 0 if self.kind == "none" else math.floor(self.share * clients + 0.5)
 
     def attackers(self, clients: int, seed: int) -> frozenset[int]:

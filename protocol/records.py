@@ -32,7 +32,7 @@ def read_slice(content: RecordDict, like: Mapping[str, Tensor]) -> dict[str, Ten
 
 
 def footprint(content: RecordDict) -> int:
-    """Return about the bytes that a message's content takes in memory, never too many."""
+    """Return a lower estimate of the bytes that a message's content takes in memory."""
     return _bytes_of(content)
 
 

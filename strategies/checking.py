@@ -50,6 +50,7 @@ def check_round_trip(task: Task) -> None:
     deep = [each for each in some_slices(task) if each.depth(task.units) == task.units]
     narrow = [each for each in deep if each.width != 1]  # the whole network cannot fail
     shallow = [each for each in some_slices(task) if each.width == 1 and each not in deep]
+    # One slice for each kind of window.
     used = islice(cycle([*narrow, *shallow]), len(WINDOWS))
     if changed := changed_by_untrained(full, (task.build(held, "meta") for held in used)):
         raise CheckError(

@@ -46,6 +46,7 @@ class ModelConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # A null in the configuration leaves an option to the family's default.
         chosen = {key: value for key, value in self.options.items() if value is not None}
         object.__setattr__(self, "options", chosen)
 

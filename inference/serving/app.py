@@ -73,6 +73,7 @@ def make_app(node: Node, token: str, close: Callable[[], Awaitable[None]] | None
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, RefusedError)
         node.metrics.refused[error.reason] += 1
+        # Part of the body may be unread, so the connection cannot be used again.
         headers = {"Connection": "close"} if error.status in (401, 408, 413) else {}
         if error.retry_after is not None:
             headers["Retry-After"] = f"{error.retry_after:g}"

@@ -154,7 +154,7 @@ class Forwarder:
                 continue
             except ParentDownError as error:
                 log.warning("parent down: %s", error)
-        if any(parent.up for parent in self.parents):  # it has said that it takes no more
+        if any(parent.up for parent in self.parents):  # a parent that is up takes no more
             raise ParentBusyError("no parent takes more")
         raise ParentDownError("no parent is up")
 
@@ -163,6 +163,7 @@ class Forwarder:
         choices = [each for each in self.parents if each.open and each.name not in tried]
         if not choices:
             return None
+        # Deficit round robin: each parent is owed its share of all samples.
         total = sum(self._shares[each.name] for each in choices)
         for each in choices:
             self._owed[each.name] += count * self._shares[each.name] / total

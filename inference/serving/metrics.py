@@ -11,7 +11,8 @@ from pathlib import Path
 QUANTILES = (0.5, 0.9, 0.99)
 LAST_REQUESTS = 4096
 MOST_ANSWERERS, OTHERS = 256, ("others", 0)
-"""Pairs of node and exit that are counted separately: their names come from parents."""
+"""Most pairs of node and exit that are counted separately, since names come from parents; others
+count as one."""
 
 
 class Metrics:

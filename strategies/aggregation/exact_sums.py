@@ -250,6 +250,7 @@ def _join(rows, numbers):  # type: ignore[no-untyped-def]
         for row in range(top, -1, -1):
             digit = rows[row, i]
             if negative:
+                # Two's complement: invert each digit, and add 1 to the lowest.
                 digit = (-1 if row == top else MASK) - digit + (row == 0)
             number = number * BASE + digit
         numbers[i] = -number if negative else number

@@ -81,6 +81,7 @@ class Spool:
         left = values.view(torch.uint8).numpy().data
         offset += first * dtype.itemsize
         while left:
+            # One call may read only a part.
             count = os.preadv(self._opened(), [left], offset)
             if not count:
                 raise OSError(f"a round's replies in {tempfile.gettempdir()} were cut short")
@@ -92,6 +93,7 @@ class Spool:
         flat = whole.as_strided((whole.numel(),), (1,))  # a single value may have any stride
         left = flat.view(torch.uint8).numpy().data
         while left:
+            # One call may write only a part.
             count = os.pwrite(self._opened(), left, offset)
             left, offset = left[count:], offset + count
         return offset

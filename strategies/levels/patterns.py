@@ -179,6 +179,7 @@ class _Candidate:
 
     @property
     def rank(self) -> tuple[int, float, float]:
+        # Rounded below, so that equal values tie in spite of floating-point errors.
         shares = [kept / count for kept, count in zip(self.counts, self.stages, strict=True)]
         empty = self.counts.count(0)
         return (empty, round(max(shares) - min(shares), 9), round(abs(self.excess), 9))

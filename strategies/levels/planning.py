@@ -141,6 +141,7 @@ class _Candidate:
 
     @property
     def rank(self) -> tuple[float, float, int]:
+        # Rounded, so that equal values tie in spite of floating-point errors.
         imbalance = abs(self.split.depth / self.units - self.split.width)
         return (round(imbalance, 9), round(abs(self.excess), 9), -self.split.depth)
 

@@ -48,7 +48,7 @@ class DepthFLSettings(DepthSettings):
     ramp_up: int = 300
     """Rounds until distillation has its full weight."""
     alpha: float = 0.0
-    """FedDyn's alpha; default (0): without FedDyn."""
+    """Weight of the drift correction, FedDyn's; 0 is without it."""
     feddyn_clients: Literal["all", "holders"] = "all"
     """Clients over which FedDyn averages a tensor's drift: all, or those whose level holds it."""
 
@@ -136,14 +136,16 @@ def ramp(round: int, rounds: int) -> float:
 
 
 def mutual_distillation(logits: list[Tensor], labels: Tensor, share: float) -> Tensor:
-    """Return the exits' cross-entropies plus `share` times their mean divergence from each other.
+    """Return the exits' losses, with mutual distillation at a weight of `share`.
 
-    A single exit has plain cross-entropy. The authors add 1e-7 to the teachers' probabilities
-    before the logarithm; log_softmax does not need it.
+    Each exit adds its cross-entropy and its mean divergence from the other exits; a single exit has
+    cross-entropy alone. The authors add 1e-7 to the teachers' probabilities before the logarithm;
+    log_softmax does not need it.
     """
     loss = torch.stack([F.cross_entropy(each, labels) for each in logits]).sum()
     if len(logits) == 1 or not share:
         return loss
+    # Each exit teaches all others; no gradient flows into the teacher.
     divergences = [
         kl_divergence(student, teacher.detach())
         for student in logits

@@ -78,6 +78,7 @@ class FlexiFed(ChoosingStrategy):
         """Return the bank of the levels that share a layer, named after the first of them."""
         own = self._layers[level.number]
         place = next(place for place, layer in enumerate(own) if layer[0] == name)
+        # Levels whose layers are equal up to and including this one.
         alike = [n for n, each in self._layers.items() if each[: place + 1] == own[: place + 1]]
         if len(alike) == len(self._layers):
             return None

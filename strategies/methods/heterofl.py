@@ -127,6 +127,7 @@ class HeteroFL(NestedStrategy):
         return {level: float(clients[level.number]) for level in choices}
 
 
+# Cached, since NestedMean counts the weights of updates that share a map in one go.
 @lru_cache(maxsize=256)
 def _with_rows(where: SliceMap, names: frozenset[str], rows: tuple[int, ...]) -> SliceMap:
     """Return a slice's map with only some rows of the named tensors."""

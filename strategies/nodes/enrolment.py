@@ -78,6 +78,7 @@ def enrol(
     for node in order:
         partition = profiles[node].partition
         number = partition if partition is not None else max(clients, default=-1) + 1
+        # The first node with a partition keeps it for as long as it is online.
         if number in clients and clients[number].node in nodes:
             other = clients[number].node
             left_out[node] = f"two nodes say that they hold partition {number}: {other} and {node}"

@@ -49,6 +49,7 @@ def best_of(
         for each in candidates:
             judge(each)
     else:
+        # Both ends of the range are always among the first.
         judge(candidates.smallest)
         judge(candidates.largest)
         for _ in range(DRAWS_A_TRIAL * trials):

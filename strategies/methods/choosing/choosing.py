@@ -190,10 +190,10 @@ class ChoosingStrategy(NestedStrategy):
         """The architectures that clients choose from."""
         return self.settings.candidates(self.federation.task)
 
-    # --- who chooses what ------------------------------------------------------------------------
+    # --- choices ---------------------------------------------------------------------------------
 
     def ask(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
-        """Let clients choose; a client that chooses what was not offered cannot take part."""
+        """Let clients choose; a client with a choice that was not offered cannot take part."""
         asked, refused = list[Client](), dict[int, str]()
         for client in clients:
             fixed = self.fixed(client)

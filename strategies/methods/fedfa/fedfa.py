@@ -135,6 +135,7 @@ class FedFA(ChoosingStrategy):
         return SliceMap({name: places[name] for name in sources | banked}), sources | banked
 
 
+# Cached, since NestedMean counts the weights of updates that share a map in one go.
 @lru_cache(maxsize=256)
 def _part_of(where: SliceMap, names: frozenset[str]) -> SliceMap:
     """Return a map of some tensors alone: clients may report statistics without the rest."""

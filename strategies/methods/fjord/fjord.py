@@ -101,6 +101,7 @@ class FjORDTraining(LocalTraining):
     def loss(self, network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:
         """Return the cross-entropy of the drawn width; with distillation see `distilled`."""
         drawn = int(torch.randint(len(self.narrower) + 1, (), generator=self.chance))
+        # The client's own width, which is the last choice.
         if drawn == len(self.narrower):
             return super().loss(network, inputs, labels)
         narrow, logits = self.narrower[drawn], self.places[drawn].logits

@@ -202,7 +202,7 @@ class ServingRate(NestedStrategy):
         """Return no bank: with one width, running statistics are averaged."""
         return None
 
-    # --- who trains what -------------------------------------------------------------------------
+    # --- assignment ------------------------------------------------------------------------------
 
     def levels_of(self, client: Client) -> Mapping[Level, float]:
         """Return the levels that a node may draw, with their probabilities."""
@@ -263,7 +263,7 @@ class ServingRate(NestedStrategy):
             self.tally.asked[WHAT], self._variances_asked = self._variances_asked, None
         return state if self.settings.radius is None else projected(state, self.settings.radius)
 
-    # --- what exits count ------------------------------------------------------------------------
+    # --- weights of the exits --------------------------------------------------------------------
 
     def ask(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
         """Set the weights of the exits, and the steps, when the first clients have enrolled."""
