@@ -18,14 +18,14 @@ class Answers:
     classes: Tensor
     """int64 [n]."""
     exits: Tensor
-    """int64 [n]: which exit answered, counted from 0 through those that the network holds."""
+    """int64 [n]: the exit that answered, counted from 0 through the network's exits."""
     confidence: Tensor
     """float32 [n]: the largest softmax score."""
 
 
 @torch.inference_mode()
 def anytime(net: SlicedNetwork, x: Tensor) -> Iterator[Answers]:
-    """Yield the answers of one exit after the other; compute nothing beyond the one asked for."""
+    """Yield each exit's answers in order; nothing is computed before it is asked for."""
     for number, logits in enumerate(net.walk(x)):
         confidence, classes = logits.float().softmax(-1).max(-1)
         yield Answers(classes, torch.full_like(classes, number), confidence)

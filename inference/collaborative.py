@@ -1,7 +1,7 @@
-"""How good a system of nodes is: each answers what it is surest of, and passes the rest on.
+"""Measures the accuracy of a system of nodes that pass uncertain samples on to their parents.
 
-Of the samples that come to a node it answers as large a share as its rates say (CIS, Section 4.2):
-those that its exit is surest of. The others go on to its parents.
+A node answers the samples that its exit is most certain of, at the share that its rates give (CIS,
+Section 4.2). The others go on to its parents.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ Samples = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Served:
-    """What became of the samples that a system was given."""
+    """The result of serving samples in a system."""
 
     right: int
     answered: dict[str, int]
-    """How many each node answered."""
+    """Number of samples that each node answered."""
 
     @property
     def accuracy(self) -> float:
-        """The share of right answers."""
+        """Share of right answers."""
         return self.right / sum(self.answered.values())
 
 
 def serve(topology: Topology, confidence: Tensor, right: Tensor, seed: int = 0) -> Served:
-    """Answer samples at the nodes' rates; [exits, samples] say how sure and right each exit is.
+    """Answer samples at the nodes' rates, from each exit's confidence and hits, [exits, samples].
 
-    They arrive at nodes in proportion to the arrival rates, in an order that is drawn.
+    Samples arrive at nodes in proportion to the arrival rates, in a random order.
     """
     exits, count = confidence.shape
     if exits != topology.exits or count == 0:
@@ -49,6 +49,7 @@ def serve(topology: Topology, confidence: Tensor, right: Tensor, seed: int = 0) 
     first = _dealt(chance.permutation(count), arrivals / arrivals.sum())
     waiting = {n.name: [part] for n, part in zip(topology.nodes, first, strict=True)}
     hits, answered = 0, {}
+    # Children come before their parents, so that all of a node's samples are there.
     for node in topology.upwards:
         samples, rates = np.concatenate(waiting[node.name]), topology.rates[node.name]
         unsure_first = torch.argsort(confidence[node.exit - 1, samples], stable=True).numpy()
@@ -64,5 +65,5 @@ def serve(topology: Topology, confidence: Tensor, right: Tensor, seed: int = 0) 
 
 
 def _dealt(samples: Samples, shares: NDArray[np.float64]) -> list[Samples]:
-    """Divide samples by shares, to within one."""
+    """Divide samples by the shares, to within one."""
     return np.split(samples, np.cumsum(apportioned(len(samples), shares))[:-1])

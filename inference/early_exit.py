@@ -1,4 +1,4 @@
-"""Budgeted batch classification (ScaleFL, Appendix 6.3): sure samples leave the batch early."""
+"""Budgeted batch classification (ScaleFL, Appendix 6.3): certain samples leave the batch early."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from models.families import SlicedNetwork
 
 @torch.inference_mode()
 def classify(net: SlicedNetwork, x: Tensor, thresholds: Sequence[float]) -> Answers:
-    """Answer each sample, in the batch's order, at the first exit that is sure enough of it.
+    """Answer each sample at the first exit that is confident enough, in the batch's order.
 
-    A sample leaves where its confidence reaches the exit's threshold; whoever comes to the exit
-    behind the last threshold is answered there. Who has left is not computed any further.
+    A sample leaves where its confidence reaches the exit's threshold; the exit behind the last
+    threshold answers all others. Samples that have left are not computed any further.
     """
     answers = Answers(
         torch.empty(len(x), dtype=torch.int64, device=x.device),
@@ -33,7 +33,7 @@ def classify(net: SlicedNetwork, x: Tensor, thresholds: Sequence[float]) -> Answ
         stays = confidence < threshold
         leaves = ~stays
         leaving = int(leaves.sum())
-        if leaving:  # the rest is for nothing where nobody leaves, as most often of a batch of one
+        if leaving:  # skipped if no sample leaves, the usual case for a batch of one
             left, staying = staying[leaves], staying[stays]
             answers.classes[left] = classes[leaves]
             answers.confidence[left] = confidence[leaves]
@@ -41,7 +41,7 @@ def classify(net: SlicedNetwork, x: Tensor, thresholds: Sequence[float]) -> Answ
         if not len(staying):
             break
         try:
-            # Without a mask a batch that nobody left is not copied.
+            # Without a mask the batch is not copied.
             logits = walk.send(stays if leaving else None)
         except StopIteration:
             raise ValueError(

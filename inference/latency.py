@@ -1,4 +1,4 @@
-"""Measures the time that an answer takes on this machine."""
+"""Measures the time of an answer on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.families import SlicedNetwork
 def milliseconds(net: SlicedNetwork, x: Tensor, turns: int = 7) -> list[float]:
     """Measure the median time to each exit, from the start, for one sample of a batch like `x`.
 
-    In a batch that shrinks a sample takes longer than in a whole one, on most hardware.
+    In a shrinking batch a sample takes longer than in a full one, on most hardware.
     """
     _times(net, x)  # the first pass also sets things up
     passes = [_times(net, x) for _ in range(turns)]

@@ -1,8 +1,8 @@
 """Thresholds that keep an average budget: MSDNet's scheme (Huang et al., 2018, Section 4.2).
 
-A share of the samples is to leave at each exit, and the shares are geometric: exit k is taken by
-a share proportional to r^k, with the one r whose average cost is the budget. An exit's threshold
-is then the confidence of the least sure sample that has to leave there, on validation data.
+The shares of samples that leave at each exit are geometric: exit k gets a share proportional to
+r^k, with the r whose average cost is the budget. An exit's threshold is then the lowest confidence
+among the validation samples that have to leave there.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def scores(net: SlicedNetwork, batches: Iterable[Tensor]) -> Tensor:
 
 
 def exit_shares(costs: Sequence[float], budget: float) -> list[float]:
-    """Return the geometric shares of samples to leave at each exit that cost `budget` on average.
+    """Return the geometric shares of samples that leave at each exit and cost `budget` on average.
 
-    `costs` are of stopping at each exit, and rise. From the last one on, all samples may run to
-    the end.
+    `costs` are those of stopping at each exit, in rising order. With a budget of the last one or
+    more, all samples may run to the end.
     """
     if budget >= costs[-1]:
         return [0.0] * (len(costs) - 1) + [1.0]
@@ -45,7 +45,8 @@ def exit_shares(costs: Sequence[float], budget: float) -> list[float]:
             f"a budget of {budget:.4g} is below {costs[0]:.4g}, the cost of the first exit, "
             "which every sample passes"
         )
-    low, high = -50.0, 50.0  # of log r: from all at the first exit to all at the last
+    low, high = -50.0, 50.0  # bounds of log r: all samples at the first exit, or at the last
+    # Bisect log r: the average cost rises with it.
     for _ in range(100):
         middle = (low + high) / 2
         if _average(costs, _geometric(middle, len(costs))) > budget:
@@ -58,14 +59,16 @@ def exit_shares(costs: Sequence[float], budget: float) -> list[float]:
 def fit_thresholds(scores: Tensor, costs: Sequence[float], budget: float) -> list[float]:
     """Fit a threshold for each exit but the last to validation scores [exits, n].
 
-    On these samples the average cost is the budget or less by at most one sample's way from the
-    first exit to the last; less again where samples are equally sure, since these leave together.
+    On these samples the average cost is at most the budget, and below it by at most one sample's
+    way from the first exit to the last; or by more if samples have equal confidence, since these
+    leave together.
     """
     _, samples = scores.shape
     thresholds: list[float] = []
     left, share = torch.zeros(samples, dtype=torch.bool), 0.0
     for confidence, leaving in zip(scores[:-1], exit_shares(costs, budget)[:-1], strict=True):
         share += leaving
+        # The small term keeps an exact share from being rounded up by one sample.
         due = math.ceil(samples * share - 1e-9) - int(left.sum())
         thresholds.append(_threshold(confidence[~left], due))
         left = left | (confidence >= thresholds[-1])
@@ -82,11 +85,11 @@ def exits_taken(scores: Tensor, thresholds: Sequence[float]) -> Tensor:
 def cheapest_thresholds(
     scores: Tensor, hits: Tensor, costs: Sequence[float], loss: float
 ) -> list[float]:
-    """Return the cheapest thresholds that cost at most `loss` of the last exit's accuracy.
+    """Return the cheapest thresholds that lose at most `loss` of the last exit's accuracy.
 
-    `hits` [exits, n] tells which exits are right about the samples of `scores`. Budgets are tried
-    in hundredths of the way from the last exit's cost down to the first one's, up to one that loses
-    more: a cheaper one that then looks good again does so by chance.
+    `hits` [exits, n] marks the samples of `scores` that each exit answers right. Budgets are tried
+    in hundredths of the way from the last exit's cost down to the first one's, until one loses
+    more: a cheaper one that is good again would be so by chance.
     """
     wanted = hits[-1].double().mean() - loss - 1e-9
     cheapest = [math.inf] * (len(costs) - 1)
@@ -100,9 +103,9 @@ def cheapest_thresholds(
 
 
 def _threshold(candidates: Tensor, due: int) -> float:
-    """Return the confidence of the `due`-th surest of the candidates."""
+    """Return the confidence of the candidate number `due`, in order of falling confidence."""
     if not len(candidates):
-        return 0.0  # all were to leave before: so is who comes this far later
+        return 0.0  # all samples left before: so do any that get here later
     return float(candidates.topk(due).values[-1]) if due > 0 else math.inf
 
 

@@ -1,8 +1,8 @@
-"""Nodes that answer requests together: who passes them on to whom, and how many.
+"""The nodes of a collaborative inference system, with the rates of requests between them.
 
 Kaplan et al., "Federated Learning for Collaborative Inference Systems" (CIS), Section 3.1. Requests
-arrive at nodes. A node answers some at its exit, and transfers the others to its parents, which
-have later exits. Later exits are better, so nodes transfer as many as they may.
+arrive at nodes. A node answers some of them at its exit, and transfers the others to its parents,
+which have later exits. Later exits are better, so nodes transfer as many as they may.
 """
 
 from __future__ import annotations
@@ -17,64 +17,65 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""Of a node: it also names a folder, and who gave an answer."""
+"""Form of a node's name, which also names a folder and the source of an answer."""
 
 
 class TopologyError(ValueError):
-    """Nodes that make no system, in one sentence that names the one."""
+    """An invalid system of nodes; the one-sentence text names the node."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node, and what comes in and may go out, in requests per second."""
+    """A node with its exit, its parents and its rates, in requests per second."""
 
     name: str
     exit: int
-    """The number of the exit that it answers at, counted from 1."""
+    """Number of the exit at which it answers, counted from 1."""
     parents: tuple[str, ...] = ()
-    """Who it transfers requests to; a node without parents answers them all."""
+    """Nodes to which it transfers requests; a node without parents answers all of them."""
     shares: tuple[float, ...] = ()
-    """How transfers are divided over several parents, relative to each other; none is equally."""
+    """Division of the transfers over several parents, relative to each other; default (empty):
+    equal."""
     arrival: float = 0.0
-    """Requests that come in here first."""
+    """Requests per second that arrive here first."""
     max_transfer: float | None = None
-    """The most that it may transfer; None transfers all."""
+    """Most requests per second that it may transfer; default (None): all."""
 
     @property
     def divided(self) -> dict[str, float]:
-        """Which share of its transfers each parent has."""
+        """Share of the transfers that each parent gets."""
         shares = self.shares or (1.0,) * len(self.parents)
         return {p: share / sum(shares) for p, share in zip(self.parents, shares, strict=True)}
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a node comes to, in requests per second: Eqs. (2) and (3)."""
+    """The rates of a node, in requests per second: Eqs. (2) and (3)."""
 
     incoming: float
     transfer: float
 
     @property
     def serving(self) -> float:
-        """What it answers itself."""
+        """Requests per second that the node answers itself."""
         return self.incoming - self.transfer
 
     @property
     def forwarded(self) -> float:
-        """The share of what comes in that it transfers: 1 - f of the paper."""
+        """Share of the incoming requests that it transfers: 1 - f of the paper."""
         return self.transfer / self.incoming if self.incoming else 0.0
 
 
 @dataclass(frozen=True)
 class Serving:
-    """How requests are divided over the exits that answer them: x-y-z of the paper."""
+    """The division of requests over the exits that answer them: x-y-z in the paper."""
 
     parts: tuple[float, ...]
-    """Of each exit, relative to the others."""
+    """Part of each exit, relative to the others."""
 
     @classmethod
     def read(cls, text: str) -> Serving:
-        """Return what is written as 80-15-5."""
+        """Return the setting of a text such as 80-15-5."""
         try:
             parts = tuple(float(part) for part in text.split("-"))
         except ValueError:
@@ -87,7 +88,7 @@ class Serving:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The share of the requests that each exit answers."""
+        """Share of the requests that each exit answers."""
         return tuple(part / sum(self.parts) for part in self.parts)
 
     def __str__(self) -> str:
@@ -119,17 +120,17 @@ class Topology:
 
     @property
     def exits(self) -> int:
-        """How many exits there are: the number of the last one that a node has."""
+        """Number of exits: that of the nodes' last exit."""
         return max(node.exit for node in self.nodes)
 
     @cached_property
     def upwards(self) -> tuple[Node, ...]:
-        """The nodes, each after all who transfer to it."""
+        """The nodes, each after all nodes that transfer to it."""
         return tuple(self.named[name] for name in _sorter(self.nodes).static_order())
 
     @cached_property
     def rates(self) -> dict[str, Rates]:
-        """What each node comes to: it transfers the most that it may (footnote 2 of the paper)."""
+        """Rates of each node, which transfers as much as it may (footnote 2 of the paper)."""
         incoming = {node.name: node.arrival for node in self.nodes}
         found = {}
         for node in self.upwards:
@@ -142,7 +143,7 @@ class Topology:
 
     @property
     def exit_rates(self) -> tuple[float, ...]:
-        """What the nodes of each exit answer together: Lambda of Eq. (5)."""
+        """Requests per second that the nodes of each exit answer together: Lambda of Eq. (5)."""
         return tuple(
             math.fsum(self.rates[node.name].serving for node in self.nodes if node.exit == number)
             for number in range(1, self.exits + 1)
@@ -150,14 +151,14 @@ class Topology:
 
     @property
     def exit_shares(self) -> tuple[float, ...]:
-        """The same, as shares of all requests."""
+        """Share of all requests that each exit answers."""
         total = math.fsum(self.exit_rates)
         return tuple(rate / total for rate in self.exit_rates)
 
     def serving(self, setting: Serving) -> Topology:
-        """Return the same nodes with transfer rates by which their exits answer these shares.
+        """Return the nodes with transfer rates by which their exits answer these shares.
 
-        All nodes of an exit transfer the same share of what comes in.
+        All nodes of an exit transfer the same share of their incoming requests.
         """
         if len(setting.parts) != self.exits:
             raise TopologyError(
@@ -186,7 +187,7 @@ class Topology:
         return found
 
     def papers_settings(self) -> dict[Serving, Topology]:
-        """Return these nodes under each of the paper's settings that they can have."""
+        """Return the nodes under each of the paper's settings that fits them."""
         found = {}
         for setting in PAPERS_SERVING:
             with suppress(TopologyError):
@@ -195,7 +196,7 @@ class Topology:
 
 
 def _check(nodes: Sequence[Node]) -> None:
-    """Raise `TopologyError` for the first node that is wrong."""
+    """Raise `TopologyError` for the first invalid node."""
     if not nodes:
         raise TopologyError("no nodes: expected at least one")
     names = Counter(node.name for node in nodes)

@@ -27,8 +27,8 @@ from models.slicing import (
 from models.task import Task
 
 # isort: split
-# The families, each of which registers its networks. They come last: one that says
-# `from models import Slice` then finds it.
+# Importing a family registers its networks. The imports come last, so that a family may import from
+# `models` itself.
 from models import bert as _bert  # noqa: F401
 from models import conv1d as _conv1d  # noqa: F401
 from models import efficientnet as _efficientnet  # noqa: F401

@@ -1,14 +1,14 @@
-"""BERT as a sequence classifier, of `transformers`' own modules and parameter names.
+"""BERT as a sequence classifier, from `transformers`' own modules with their parameter names.
 
 Devlin et al., BERT: Pre-training of Deep Bidirectional Transformers. Tensors are named as in
 `transformers.BertModel`, without a prefix (`embeddings...`, `encoder.layer.0...`, `pooler...`);
-`classifier` and `exits` are ours. The input is one tensor of token ids [batch, tokens], padded
-with 0, which is what the attention mask leaves out.
+`classifier` and `exits` are ours. The input is one tensor of token ids [batch, tokens], padded with
+0; the attention mask leaves padding out.
 
-A slice keeps all heads, each with the first part of its positions; embeddings, the residual
-stream, the FFN and LayerNorm are cut in as many equal chunks (ScaleFL). Attention is scaled by the
-slice's own head size and LayerNorm runs over the positions kept, so a slice is a smaller BERT of
-the same weights' parts, not the full one with the rest set to zero.
+A slice keeps all heads, each with the first part of its positions. Embeddings, the residual stream,
+the FFN and LayerNorm are cut in as many equal chunks (ScaleFL). Attention is scaled by the slice's
+own head size and LayerNorm runs over the positions kept, so a slice is a smaller BERT with parts of
+the same weights, not the full one with the rest set to zero.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from transformers import BertConfig
 
 PADDING = 0
-"""The token that fills a text up to the length of its batch."""
+"""The token that pads a text to the length of its batch."""
 ROWS_OF_OTHERS = ("word_embeddings", "position_embeddings", "token_type_embeddings", "classifier")
 """Layers whose rows are not positions of the residual stream: tokens, places, types, classes."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The numbers that tell one BERT from another."""
+    """The sizes of a BERT."""
 
     layers: int
     hidden: int
@@ -61,7 +61,7 @@ class Head(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Nothing but a part of the layers' names."""
+    """A namespace: gives the layers the prefix `encoder.layer` in their names."""
 
     layer: nn.ModuleDict
 
@@ -70,7 +70,7 @@ class Bert(SlicedNetwork):
     """Embeddings, encoder layers, and a pooled classifier; a head after each early exit."""
 
     saved_within = ("bert.",)
-    saved_besides = ("cls.", "embeddings.position_ids")  # which are counted anyway
+    saved_besides = ("cls.", "embeddings.position_ids")  # other heads, counted positions
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Bert(SlicedNetwork):
         positions: int = 512,
         dropout: float = 0.1,
     ) -> None:
-        # Not above: the import takes seconds, and only those who build a BERT need it.
+        # Imported here: it takes seconds, and only a process that builds a BERT needs it.
         from transformers import BertConfig
         from transformers.models.bert.modeling_bert import BertEmbeddings
 
@@ -114,10 +114,10 @@ class Bert(SlicedNetwork):
         declare_chunks(self, heads, ROWS_OF_OTHERS)
 
     def enter(self, x: Tensor) -> Features:
-        """Return which tokens are attended to, beside what they are."""
+        """Return the attention mask and the embedded tokens."""
         self._check_tokens(x)
         attended = (x != PADDING)[:, None, None, :]  # [batch, heads, queries, keys]
-        # Given, for transformers' own are parts of buffers for the longest text.
+        # Passed explicitly: transformers' defaults are parts of buffers for the longest text.
         places = torch.arange(x.shape[1], device=x.device)[None]
         embedded = self.embeddings(x, token_type_ids=torch.zeros_like(x), position_ids=places)
         return attended, embedded
@@ -130,7 +130,7 @@ class Bert(SlicedNetwork):
         return logits
 
     def _layers(self) -> Iterator[tuple[str, nn.Module]]:
-        """Return the layers that the slice holds, under their numbers."""
+        """Yield the layers of the slice, with their numbers."""
         from transformers.models.bert.modeling_bert import BertLayer
 
         for number in range(self.depth):
@@ -141,7 +141,7 @@ class Bert(SlicedNetwork):
         positions = self.config.max_position_embeddings
         if x.shape[1] > positions:
             raise ValueError(f"{x.shape[1]} tokens: this BERT reads up to {positions} (positions)")
-        # Elsewhere than on the CPU one cannot look without waiting, and torch has its own check.
+        # On the CPU only: elsewhere the check would wait for the device, and torch has its own.
         if (
             x.device.type == "cpu"
             and x.numel()
@@ -153,7 +153,7 @@ class Bert(SlicedNetwork):
             )
 
     def _initialise(self, module: nn.Module) -> None:
-        """Draw weights as BERT's are, of variance 0.02^2, without biases; padding stays zero."""
+        """Draw weights as BERT does, with variance 0.02^2; biases and padding start at zero."""
         weight = getattr(module, "weight", None)
         if weight is None or weight.is_meta or not isinstance(module, nn.Linear | nn.Embedding):
             return

@@ -1,4 +1,4 @@
-"""The architectures that a client may choose from: blocks and width of each stage (FedFA)."""
+"""The architectures that clients may choose from: blocks and width of each stage (FedFA)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 from models.slicing import Rounding, Slice
 
 Choices = tuple[tuple[float, ...], ...]
-"""What each stage may have, the least first."""
+"""Choices for each stage, the smallest first."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """What each stage may be. The largest blocks and widths are the full network's."""
+    """The choices for each stage; the largest blocks and widths are the full network's."""
 
     blocks: tuple[tuple[int, ...], ...]
-    """How many of a stage's blocks are kept, for each stage: ascending."""
+    """Numbers of blocks that each stage may keep, ascending."""
     widths: Choices
-    """The share of a stage's channels that is kept, for each stage: ascending."""
+    """Shares of its channels that each stage may keep, ascending."""
     rounding: Rounding = "floor"
 
     def __post_init__(self) -> None:
@@ -43,12 +43,12 @@ class Candidates:
     def of_channels(
         cls, blocks: Sequence[Sequence[int]], channels: Sequence[Sequence[int]]
     ) -> Candidates:
-        """Return candidates whose widths are given as numbers of channels, the full one last."""
+        """Return candidates with widths given as numbers of channels, the full one last."""
         shares = tuple(tuple(each / stage[-1] for each in stage) for stage in channels)
         return cls(tuple(map(tuple, blocks)), shares)
 
     def only(self, kind: str) -> Candidates:
-        """Return those that differ in `depth`, in `width`, or in `both`; the rest is the least."""
+        """Return candidates that differ in `depth`, `width` or `both`; the rest is the smallest."""
         if kind not in ("depth", "width", "both"):
             raise ValueError(f"unknown kind {kind!r}; choose from depth, width, both")
         least_blocks = tuple(stage[:1] for stage in self.blocks)
@@ -61,25 +61,25 @@ class Candidates:
 
     @property
     def smallest(self) -> Slice:
-        """Return the smallest architecture that may be chosen."""
+        """The smallest architecture."""
         return self._slice([s[0] for s in self.blocks], [s[0] for s in self.widths])
 
     @property
     def largest(self) -> Slice:
-        """Return the largest architecture that may be chosen."""
+        """The largest architecture."""
         return self._slice([s[-1] for s in self.blocks], [s[-1] for s in self.widths])
 
     def __len__(self) -> int:
         return math.prod(map(len, (*self.blocks, *self.widths)))
 
     def __iter__(self) -> Iterator[Slice]:
-        """All of them: there may be many."""
+        """Yield all architectures: there may be many."""
         for blocks in product(*self.blocks):
             for widths in product(*self.widths):
                 yield self._slice(blocks, widths)
 
     def find(self, blocks: Sequence[int], widths: Sequence[float]) -> Slice | None:
-        """Return the candidate of these blocks and widths; None if there is none such."""
+        """Return the candidate with these blocks and widths, or None if there is none."""
         given: list[float] = [*blocks, *widths]
         choices: list[Sequence[float]] = [*self.blocks, *self.widths]
         if len(blocks) != len(self.blocks) or len(given) != len(choices):
@@ -89,14 +89,14 @@ class Candidates:
         return self._slice(blocks, widths)
 
     def drawn(self, chance: np.random.Generator) -> Slice:
-        """Return any of them."""
+        """Return a random candidate."""
         return self._slice(
             [stage[chance.integers(len(stage))] for stage in self.blocks],
             [stage[chance.integers(len(stage))] for stage in self.widths],
         )
 
     def changed(self, given: Slice, chance: np.random.Generator) -> Slice:
-        """Return a candidate in which one number, that may be another one, is drawn anew."""
+        """Return a candidate in which one number with a choice is drawn anew."""
         assert given.blocks is not None
         assert isinstance(given.width, tuple)
         own: list[float] = [*map(len, given.blocks), *given.width]

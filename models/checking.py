@@ -1,7 +1,7 @@
-"""Whether a network can be sliced: the properties that the rest of nestfl takes for granted.
+"""Checks that a network can be sliced: the properties that the rest of nestfl relies on.
 
-Each check takes a task, and raises `CheckError` that says what to change. `strategies/checking.py`
-has those that take a mean or a cost, and the list of all.
+Each check takes a task, and raises `CheckError` that names the change to make.
+`strategies/checking.py` has the checks with means or costs, and the list of all.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from models.task import Task
 BATCH = 4
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 HALF = 0.5
-"""The width at which those properties are looked at that do not depend on it: it is faster."""
+"""Width for properties that do not depend on it: a narrow network is faster."""
 SHORT = 16
-"""Tokens of texts that are enough to look at what does not depend on their length."""
+"""Tokens of texts for properties that do not depend on their length."""
 SOME_TOKENS = 20
 """Token ids that any vocabulary has."""
 HINTS = {
@@ -35,11 +35,11 @@ HINTS = {
     "does not fit": "ask slice.channels(FULL) for every number of channels",
     "parts": "call declare_parts in the full network and in slices alike, with the sizes of each",
 }
-"""What to change, by what a slice map complains of."""
+"""The change to make, by the complaint of a slice map."""
 
 
 class CheckError(ValueError):
-    """A property that a network does not have, and what to change."""
+    """A property that a network lacks, and the change to make."""
 
 
 def all_exits(task: Task, last: int | None = None) -> Slice:
@@ -48,7 +48,7 @@ def all_exits(task: Task, last: int | None = None) -> Slice:
 
 
 def narrow(task: Task) -> Slice:
-    """Return the slice of half the width with all exits: what holds at one width is seen there."""
+    """Return the slice of half the width with all exits, for properties that hold at any width."""
     return replace(all_exits(task), width=HALF)
 
 
@@ -59,7 +59,7 @@ def some_slices(task: Task) -> list[Slice]:
 
 
 def with_short_texts(task: Task) -> Task:
-    """Return the task with texts of a few tokens; of other data it is the same."""
+    """Return the task with texts of a few tokens; other tasks stay the same."""
     return replace(task, tokens=min(task.tokens, SHORT))
 
 
@@ -69,7 +69,7 @@ def some_units(task: Task) -> list[int]:
 
 
 def example(task: Task, batch: int = BATCH) -> Tensor:
-    """Return a batch of random inputs, always the same."""
+    """Return a batch of random inputs, the same at each call."""
     form, generator = task.input(batch), torch.Generator().manual_seed(0)
     if form.is_floating_point():
         return torch.randn(form.shape, generator=generator)
@@ -78,7 +78,7 @@ def example(task: Task, batch: int = BATCH) -> Tensor:
 
 
 def check_builds(task: Task) -> None:
-    """Build the network in all widths, depths and exits, and run it."""
+    """Check that the network builds in all widths, depths and exits, and runs."""
     for held in (Slice(), *some_slices(task), *(Slice(exits=(n,)) for n in _units(task))):
         with _about(held):
             task.build(held, "meta")
@@ -89,14 +89,14 @@ def check_builds(task: Task) -> None:
 
 
 def check_names(task: Task) -> None:
-    """Find every tensor of every slice in the full network."""
+    """Check that every tensor of every slice is in the full network."""
     full = task.build(all_exits(task), "meta")
     for held in some_slices(task):
         _mapped(full, task.build(held, "meta"), held)
 
 
 def check_masked(task: Task) -> None:
-    """Compare slices with the full network whose other channels are zero, through two windows."""
+    """Check that slices equal the full network with the other channels at zero, for two windows."""
     inputs, state = example(task), randomised(network_to_load(task, all_exits(task))).state_dict()
     for width, window in ((0.5, Window()), (0.25, Window("rolling", seed=3))):
         held = replace(all_exits(task), width=width)
@@ -107,7 +107,7 @@ def check_masked(task: Task) -> None:
 
 
 def check_gradients(task: Task) -> None:
-    """Train on all exits at once: every parameter that is sent gets a gradient."""
+    """Check that every parameter of a slice gets a gradient from its exits."""
     alone = [Slice(HALF, exits=(unit,)) for unit in some_units(task)]
     for held in (all_exits(task), Slice(HALF), *alone):
         net = network_to_load(task, held).train()
@@ -119,7 +119,7 @@ def check_gradients(task: Task) -> None:
 
 
 def check_exits(task: Task) -> None:
-    """Compare the answers of all exits together with those of each exit alone."""
+    """Check that all exits together answer as each exit does alone."""
     inputs, together = example(task), network_to_load(task, narrow(task)).eval()
     heads, early = list(together.exits), [str(unit) for unit in _units(task)[:-1]]
     if heads != early:
@@ -139,13 +139,13 @@ def check_exits(task: Task) -> None:
 
 
 def check_leaving(task: Task) -> None:
-    """Let samples leave at each exit: the others are answered as if nobody had left."""
+    """Check that samples may leave at each exit without a change in the others' answers."""
     net = freeze(network_to_load(task, narrow(task)), [example(task)])
     check_walk_of_those_kept(net, example(task))
 
 
 def check_buffers(task: Task) -> None:
-    """Train a step: what is in no state dict must not change, since it is not sent."""
+    """Check that training does not change tensors outside the state dict: they are not sent."""
     net = network_to_load(task, Slice(HALF)).train()
     before = {name: tensor.detach().clone() for name, tensor in _unsaved(net).items()}
     without_gradient(net, example(task))
@@ -159,7 +159,7 @@ def check_buffers(task: Task) -> None:
 
 
 def check_state(task: Task) -> None:
-    """Load the state into another network: it answers alike, and no tensor has two names."""
+    """Check that a network with the same state answers alike, and that no tensor has two names."""
     for held in (narrow(task), Slice(HALF)):
         net = network_to_load(task, held).eval()
         names: dict[int, str] = {}
@@ -180,7 +180,7 @@ def check_state(task: Task) -> None:
 
 
 def check_determinism(task: Task) -> None:
-    """Build the network twice, and ask it twice: nothing differs."""
+    """Check that two builds, and two answers to one input, are equal."""
     first, second = (network_to_load(task, Slice(HALF)).eval() for _ in range(2))
     for name, tensor in first.state_dict().items():
         if not torch.equal(tensor, second.state_dict()[name]):
@@ -191,7 +191,7 @@ def check_determinism(task: Task) -> None:
 
 
 def _mapped(full: SlicedNetwork, part: SlicedNetwork, held: Slice) -> SliceMap:
-    """Return where a slice lies in a larger one, or say what to change."""
+    """Return the map of a slice in a larger one, or raise with the change to make."""
     try:
         return slice_map(full, part, bank_of=lambda name: None)
     except SliceError as error:
@@ -200,7 +200,7 @@ def _mapped(full: SlicedNetwork, part: SlicedNetwork, held: Slice) -> SliceMap:
 
 
 def without_gradient(net: SlicedNetwork, inputs: Tensor) -> list[str]:
-    """Train on all exits at once, and return the parameters that have no gradient."""
+    """Train on all exits at once, and return the parameters without a gradient."""
     losses = []
     for logits in net(inputs):
         labels = torch.arange(len(logits), device=logits.device) % logits.shape[1]
@@ -211,7 +211,7 @@ def without_gradient(net: SlicedNetwork, inputs: Tensor) -> list[str]:
 
 
 def check_walk_of_those_kept(net: SlicedNetwork, inputs: Tensor) -> None:
-    """Send back a mask at each exit: the logits are those of the kept samples of a whole walk."""
+    """Check that logits after a mask at each exit equal the kept samples' rows of a whole walk."""
     net.eval()
     with torch.no_grad():
         whole, walk = net(inputs), net.walk(inputs)
@@ -223,7 +223,7 @@ def check_walk_of_those_kept(net: SlicedNetwork, inputs: Tensor) -> None:
                     f"at exit {number} those who stay are answered otherwise than in a whole walk: "
                     "in walk, take `kept = yield logits` and go on with `going_on(x, kept)`"
                 )
-            kept = torch.arange(len(left)) != (len(left) // 2 or -1)  # one stays to the end
+            kept = torch.arange(len(left)) != (len(left) // 2 or -1)  # one sample stays to the end
             if number < len(whole):
                 left, logits = left[kept], walk.send(kept)
 
@@ -254,7 +254,7 @@ def _check_order(unit: int, alone: Tensor, answers: Sequence[Tensor]) -> None:
 
 
 def _unsaved(net: nn.Module) -> dict[str, Tensor]:
-    """Return what no state dict holds: buffers that are not persistent, and plain tensors."""
+    """Return tensors outside the state dict: buffers that are not persistent, plain attributes."""
     plain = {
         f"{prefix}.{name}".removeprefix("."): value
         for prefix, module in net.named_modules()
@@ -274,7 +274,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 @contextmanager
 def _about(held: Slice) -> Iterator[None]:
-    """Say which slice an error of a constructor is about."""
+    """Add the slice to an error of a constructor."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Residual networks for series: the rows of a table, or windows of what sensors measure.
+"""Residual networks for series: rows of a table, or windows of sensor measurements.
 
-They are pre-activation networks (`models/preresnet.py`) whose kernels reach along time alone. A
-series is to them an image one pixel high, so that norms, exits and all methods are those of images.
+They are pre-activation networks (`models/preresnet.py`) whose kernels extend in time only. A series
+is treated as an image one pixel high, so that norms, exits and methods are those of images.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from models.slicing import Slice
 
 
 class SeriesNetwork(PreResNet):
-    """A pre-activation network that reads [batch, channels, length], of any length from 1 on."""
+    """A pre-activation network that reads [batch, channels, length], for any length from 1 on."""
 
     def __init__(
         self,

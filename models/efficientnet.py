@@ -1,7 +1,7 @@
 """EfficientNet-B4 with torchvision's names, so that its pre-trained weights load.
 
 Tan and Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks. Torchvision
-itself is not needed. A block that a slice does not keep is absent, and so is all behind its last
+itself is not needed. Blocks that a slice does not keep are absent, and so are all behind its last
 exit; the others keep their names.
 """
 
@@ -30,7 +30,7 @@ from models.slicing import Slice
 
 @dataclass(frozen=True)
 class Stage:
-    """Blocks that give the same number of channels; the first of them has the stride."""
+    """Blocks with the same number of output channels; the first block has the stride."""
 
     expansion: int
     kernel: int
@@ -53,7 +53,7 @@ FINAL = 1792
 UNITS = [(stage, block) for stage, kind in enumerate(STAGES) for block in range(kind.blocks)]
 DROPOUT = 0.4
 DROPPED_BRANCHES = 0.2
-"""The chance that training leaves out the last block; the first is 0, others are in proportion."""
+"""Probability that training skips the last block; it rises linearly from 0 at the first."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Channels:
 
 
 class MBConv(nn.Module):
-    """Inverted bottleneck: expand, filter each channel by itself, weigh the channels, project."""
+    """Inverted bottleneck: expand, filter each channel, weight the channels, project."""
 
     def __init__(
         self, conv: Conv, kind: Stage, channels: Channels, residual: bool, dropped: float
@@ -88,6 +88,7 @@ class MBConv(nn.Module):
         y: Tensor = self.block(x)
         if not self.residual:
             return y
+        # Stochastic depth: the kept samples are scaled so that the mean stays the same.
         if self.training and self.dropped:
             kept = torch.empty(len(y), 1, 1, 1, device=y.device).bernoulli_(1 - self.dropped)
             y = y * (kept / (1 - self.dropped))
@@ -137,7 +138,7 @@ class EfficientNet(SlicedNetwork):
         return logits
 
     def _blocks(self, stage: int) -> Iterator[tuple[str, nn.Module]]:
-        """Return the blocks of a stage that the slice holds, under their numbers."""
+        """Yield the blocks of a stage that the slice holds, with their numbers."""
         kind = STAGES[stage]
         for block in range(kind.blocks):
             unit = UNITS.index((stage, block))
@@ -163,7 +164,7 @@ class EfficientNet(SlicedNetwork):
         return partial(conv_norm, norm=self.norm, scale=self._scaler(stage))
 
     def _width(self, stage: int) -> int:
-        """Return the channels behind a stage, or behind the stem, which goes with the first."""
+        """Return the channels after a stage, or after the stem, which shares the first's width."""
         return self.slice.channels(_full_width(stage), max(stage, 0))
 
     def _scaler(self, stage: int) -> nn.Module:

@@ -1,13 +1,12 @@
-"""EfficientNetV2, in the sizes that FedFA lets its clients choose from.
+"""EfficientNetV2, in the sizes that FedFA's clients choose from.
 
 Tan and Le, EfficientNetV2: Smaller Models and Faster Training; Park and Joe-Wong, FedFA, Tables 4
-and 5. Names are those that torchvision gives its EfficientNets.
+and 5. Names are those of torchvision's EfficientNets.
 
-What the tables leave open, we read so: stages 1 to 3 are fused, and 4 to 7 weigh their channels
-(squeeze-and-excitation), by the order of the kinds in EfficientNetV2-S, whose strides they have
-too; the seventh stage, one that S does not have, is of one block and keeps the pixels. Stage 1 has
-a 1x1 convolution behind its 3x3 one, as Table 4 prints it, where Tan and Le have the latter alone.
-No blocks are left out at random in training.
+Where the tables are open, we follow EfficientNetV2-S: stages 1 to 3 are fused, stages 4 to 7 weight
+their channels (squeeze-and-excitation), and strides are the same. The seventh stage, which S does
+not have, is one block of stride 1. Stage 1 has a 1x1 convolution behind its 3x3 one, as printed in
+Table 4, where Tan and Le have the latter alone. Training skips no blocks at random.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Networks by name."""
+"""Registers networks by name, builds them, and defines the steps that each network has."""
 
 from __future__ import annotations
 
@@ -16,44 +16,45 @@ from models.nested_widths import give_statistics
 from models.slicing import Slice, SliceError
 
 Walk = Generator[Tensor, Tensor | None, None]
-"""The logits of one exit after the other; what is sent back says which samples go on."""
+"""Yields the logits of one exit after the other; accepts a mask of the samples that go on."""
 
 Features = tuple[Tensor, ...]
-"""What is known of a batch behind a unit, sample by sample; heads read the last of them."""
+"""Tensors of a batch after a unit, sample by sample; heads read the last tensor."""
 
 
 def going_on(x: Tensor, kept: Tensor | None) -> Tensor:
-    """Return the samples of a batch that a walk goes on with."""
+    """Return the samples of a batch that continue in a walk."""
     return x if kept is None else x[kept]
 
 
 def held(modules: nn.ModuleDict, name: int | str) -> nn.Module | None:
-    """Return the module of a name or number; None where the slice lacks it."""
+    """Return the module with this name or number, or None where the slice lacks it."""
     return modules[str(name)] if str(name) in modules else None  # noqa: SIM401  (it has no `get`)
 
 
 def early_heads(slice: Slice, units: int, head: Callable[[int], nn.Module]) -> nn.ModuleDict:
-    """Return a slice's early exits: the head that is made for each unit, under its number."""
+    """Return a slice's early exits, with one head for each unit under its number."""
     return nn.ModuleDict({str(unit): head(unit) for unit in slice.early_exits(units)})
 
 
 class SlicedNetwork(nn.Module):
-    """A network of any family: it returns the logits of each exit held, in order.
+    """A network of any family: it returns the logits of each exit, in order.
 
-    It enters, runs through its units, and has a head at each exit: a family says what these are.
-    One that says `walk` instead is a network too, but cannot be run in parts.
+    It enters, runs through its units, and has a head at each exit; a family defines these steps. A
+    network that overrides `walk` instead works as well, but cannot be run in parts.
     """
 
     exits: nn.ModuleDict
-    """The early exits' heads, each under the number of the unit that it follows."""
+    """The heads of the early exits, by the number of the unit they follow."""
     saved_within: ClassVar[tuple[str, ...]] = ()
-    """Beginnings of its tensors' names in pre-trained weights where it was part of another."""
+    """Prefixes of its tensors' names in pre-trained weights in which it was part of another
+    network."""
     saved_besides: ClassVar[tuple[str, ...]] = ()
-    """Beginnings of names in pre-trained weights that it has no place for: other tasks' heads."""
+    """Prefixes of names in pre-trained weights that it does not use: other tasks' heads."""
     drawn_anew: ClassVar[tuple[str, ...]] = ()
-    """Beginnings of names of its own that pre-trained weights may lack: of its final head."""
+    """Prefixes of its own names that pre-trained weights may lack: those of its final head."""
     depth: int
-    """How many units it runs through; there is an exit behind the last of them."""
+    """Number of units that it runs through; the last one has an exit."""
 
     def forward(self, x: Tensor) -> list[Tensor]:
         return list(self.walk(x))
@@ -61,7 +62,7 @@ class SlicedNetwork(nn.Module):
     def walk(self, x: Tensor) -> Walk:
         """Yield each exit's logits as they are reached, and compute nothing beyond.
 
-        Who walks may send back which samples of the batch go on, as a mask; the others are gone.
+        The caller may send back a mask of the samples that continue; the others leave the batch.
         """
         features = self.enter(x)
         for number in range(1, self.depth + 1):
@@ -71,7 +72,7 @@ class SlicedNetwork(nn.Module):
                 features = tuple(going_on(each, kept) for each in features)
 
     def enter(self, x: Tensor) -> Features:
-        """Return what the first unit reads of an input: the input, if nothing comes before it."""
+        """Return the input of the first unit: the network's input, unless a layer comes before."""
         return (x,)
 
     def unit(self, number: int) -> nn.Module | None:
@@ -79,20 +80,20 @@ class SlicedNetwork(nn.Module):
         raise NotImplementedError
 
     def run_unit(self, number: int, features: Features) -> Features:
-        """Return the features behind a unit, of those before it.
+        """Return the features after a unit.
 
-        It gives the last anew. It reads this one first, and the others as they are: what to attend
-        to, for instance.
+        The unit computes a new last feature. It reads the last one first, then the others, which
+        stay unchanged, such as an attention mask.
         """
         unit, (*others, x) = self.unit(number), features
         return features if unit is None else (*others, unit(x, *others))
 
     def has_exit(self, number: int) -> bool:
-        """Return whether there is an exit behind a unit."""
+        """Return whether there is an exit after a unit."""
         return number == self.depth or str(number) in self.exits
 
     def run_head(self, number: int, features: Features) -> Tensor:
-        """Return the logits of the exit behind a unit."""
+        """Return the logits of the exit after a unit."""
         if str(number) in self.exits:
             logits: Tensor = self.exits[str(number)](features[-1])
             return logits
@@ -105,41 +106,41 @@ class SlicedNetwork(nn.Module):
 
 Constructor = Callable[..., SlicedNetwork]
 InputKind = Literal["images", "series", "tokens", "language"]
-"""The kind of input: pixels [batch, channels, height, width], numbers [batch, channels, length], or
+"""Kind of input: pixels [batch, channels, height, width], numbers [batch, channels, length], or
 token ids [batch, tokens].
 
-A network that reads language answers for every token, from those up to it: its classes are its
-tokens, too, and its logits are [batch x tokens, classes].
+A language model answers for every token, from the tokens up to it: its classes are its tokens, and
+its logits are [batch x tokens, classes].
 """
 
 
 @dataclass(frozen=True)
 class Family:
-    """A registered network: how to build it, how deep it is, and what it reads."""
+    """A registered network: its constructor, its depth, and its input."""
 
     construct: Constructor
     units: int
-    """Blocks or layers that depth is counted in; exit number `units` is the final head."""
+    """Blocks or layers that count as depth; exit number `units` is the final head."""
     own_exits: tuple[int, ...] = ()
-    """Early exits that are part of the network as it was published, and of what it costs."""
+    """Early exits of the published network, which its cost includes."""
     reads: InputKind = "images"
     stages: tuple[int, ...] = ()
-    """Residual blocks of each stage, any of which a slice may lack; none where all are needed."""
+    """Residual blocks of each stage, any of which a slice may lack; empty where all are needed."""
     keeps_first: bool = False
-    """Whether the first block of each stage is one that no slice may lack."""
+    """True if every slice needs the first block of each stage."""
     blocks: str = "layer{stage}.{block}."
-    """What the names of a block's tensors begin with: stages are counted from 1, blocks from 0."""
+    """Prefix of a block's tensor names: stages are counted from 1, blocks from 0."""
     candidates: Candidates | None = None
-    """What a paper lets clients choose from (FedFA, Table 5)."""
+    """Choices that a paper gives its clients (FedFA, Table 5)."""
 
     @property
     def has_channels(self) -> bool:
-        """Return whether what it reads has channels, and is no text."""
+        """True if its input has channels: images and series."""
         return self.reads in ("images", "series")
 
     @property
     def options(self) -> list[str]:
-        """Return what the constructor takes besides classes, channels and slice."""
+        """Parameters of the constructor besides classes, channels and slice."""
         shared = {"num_classes", "in_channels", "slice"}
         return sorted(inspect.signature(self.construct).parameters.keys() - shared)
 
@@ -157,9 +158,10 @@ def register(
     blocks: str = Family.blocks,
     candidates: Candidates | None = None,
 ) -> Callable[[Constructor], Constructor]:
-    """Offer a constructor under a name.
+    """Register a constructor under a name.
 
-    It takes the number of classes, of channels if it reads images or series, and the slice.
+    It takes the number of classes, the number of channels if it reads images or series, and the
+    slice.
     """
 
     def add(construct: Constructor) -> Constructor:
@@ -175,7 +177,8 @@ def register(
 
 
 def family(name: str) -> Family:
-    """Return the family of a name, a plugin's too, or raise `ValueError` with the choices."""
+    """Return the family with this name, or raise `ValueError` with the choices."""
+    # A plugin is loaded only when its name is asked for.
     plugins.search(lambda: name in _FAMILIES)
     if name not in _FAMILIES:
         raise ValueError(f"unknown model {name!r}; choose from {', '.join(names())}")
@@ -183,7 +186,7 @@ def family(name: str) -> Family:
 
 
 def names() -> list[str]:
-    """Return the names of all networks that are registered."""
+    """Return the names of all registered networks."""
     return sorted(_FAMILIES)
 
 
@@ -195,7 +198,7 @@ def build(
     device: torch.device | str = "cpu",
     **options: Any,
 ) -> SlicedNetwork:
-    """Build a network, or the slice of it that a device holds. `options` are the family's own."""
+    """Build a network, or a slice of it. `options` are the family's own."""
     found = family(name)
     if slice.exits and not 1 <= slice.exits[0] <= slice.exits[-1] <= found.units:
         raise SliceError(f"{name} has units 1 to {found.units}; exits {slice.exits} are not there")

@@ -1,7 +1,7 @@
-"""Networks whose answer to a sample does not depend on the batch that it comes in.
+"""Networks whose answer to a sample does not depend on the other samples of its batch.
 
 Batch norm without running statistics normalises by the batch, at test time too. A batch that
-shrinks as samples leave it, or a single sample, is no such batch: statistics have to be fixed.
+shrinks as samples leave, or a single sample, has no usable statistics: they must be fixed first.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def needs_statistics(net: nn.Module) -> bool:
 def freeze(net: SlicedNetwork, batches: Iterable[Tensor]) -> SlicedNetwork:
     """Return a copy in test mode whose batch norms have their statistics from the batches.
 
-    They are the means over batches of batch means and variances, as HeteroFL's static norm has
-    them. All but the norms is in test mode, so they are of what they will be used on.
+    Statistics are the means over batches of batch means and variances, as in HeteroFL's static
+    norm. All layers but the norms are in test mode, in which the statistics will be used.
     """
     frozen = keep_statistics(copy.deepcopy(net).eval())
     norms = _batch_norms(frozen)
@@ -47,7 +47,7 @@ def freeze(net: SlicedNetwork, batches: Iterable[Tensor]) -> SlicedNetwork:
 
 
 def keep_statistics(net: SlicedNetwork) -> SlicedNetwork:
-    """Let all batch norms of a network keep statistics, from now on; return the network."""
+    """Let all batch norms of a network keep statistics from now on; return the network."""
     for norm in _batch_norms(net):
         _give_statistics(norm)
     return net

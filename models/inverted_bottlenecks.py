@@ -1,13 +1,12 @@
-"""Networks of inverted bottlenecks: blocks that are wider inside than where they meet.
+"""Networks of inverted bottlenecks: blocks that are wider inside than between blocks.
 
-MobileNetV2 and EfficientNetV2 are such networks, in the sizes that FedFA lets its clients choose
-from. A block inside is as many times as wide as what it reads *in the slice*, which keeps it a
-part of the full network's. The stem and the last 1x1 convolution belong to no stage: one share for
-all cuts them too (HeteroFL cuts everything), a share for each stage does not (in FedFA's Table 4
-they have one size).
+These are MobileNetV2 and EfficientNetV2, in the sizes that FedFA's clients choose from. A block's
+inner width is a multiple of its input *in the slice*, which keeps it a part of the full network's.
+The stem and the last 1x1 convolution belong to no stage: a single share cuts them too (HeteroFL
+cuts everything), a share for each stage does not (in FedFA's Table 4 they have one size).
 
-A block that a slice does not keep is absent, and so is all behind its last exit; the others keep
-their names. The first block of a stage has no shortcut to leave behind, so it must be kept.
+Blocks that a slice does not keep are absent, and so are all behind its last exit; the others keep
+their names. The first block of a stage has no shortcut to stand in for it, so it must be kept.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class Conv(Protocol):
 
 
 class SqueezeExcitation(nn.Module):
-    """Weighs each channel by what all of them are on average."""
+    """Weights each channel by the mean of all channels."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
@@ -93,7 +92,7 @@ class SqueezeExcitation(nn.Module):
 
 
 def check_first_blocks(slice: Slice, blocks: Sequence[int]) -> None:
-    """Raise `SliceError` if there is no such slice, also where a stage lacks its first block."""
+    """Raise `SliceError` for an impossible slice, or for a stage without its first block."""
     check_stages(slice, blocks)
     for stage, kept in enumerate(slice.blocks or ()):
         if 0 not in kept:
@@ -104,23 +103,23 @@ def check_first_blocks(slice: Slice, blocks: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class Stage:
-    """Blocks that give the same number of channels; the first of them has the stride."""
+    """Blocks with the same number of output channels; the first block has the stride."""
 
     expansion: int
     stride: int
     channels: tuple[int, ...]
-    """What the stage may be wide; the last is the full network's."""
+    """Choices for the stage's channels; the last is the full network's."""
     blocks: tuple[int, ...]
-    """How many blocks it may have; the last is the full network's."""
+    """Choices for the number of blocks; the last is the full network's."""
     fused: bool = False
-    """Whether one 3x3 convolution widens and filters, rather than a 1x1 and a depthwise one."""
+    """Widen and filter with one 3x3 convolution, instead of a 1x1 and a depthwise one."""
     squeezes: bool = False
-    """Whether channels are weighed (squeeze-and-excitation), by a quarter of those read."""
+    """Weight the channels (squeeze-and-excitation) through a quarter of the input's channels."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The numbers that tell one network from another."""
+    """The sizes of a network."""
 
     stem: int
     stages: tuple[Stage, ...]
@@ -144,21 +143,21 @@ class Architecture:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Return how many blocks each stage of the full network has."""
+        """The number of blocks in each stage of the full network."""
         return tuple(stage.blocks[-1] for stage in self.stages)
 
     @property
     def units(self) -> list[tuple[int, int]]:
-        """Return the stage and the block of each unit."""
+        """The stage and the block of each unit."""
         return [(stage, block) for stage, n in enumerate(self.blocks) for block in range(n)]
 
     def width(self, stage: int | None) -> int:
-        """Return the channels behind a stage of the full network, or behind the stem."""
+        """Return the channels after a stage of the full network, or after the stem."""
         return self.stem if stage is None else self.stages[stage].channels[-1]
 
 
 class InvertedBottleneck(nn.Module):
-    """Widen, filter, perhaps weigh the channels, and narrow; a shortcut past it if it fits."""
+    """Widen, filter, optionally weight the channels, narrow; a shortcut if shapes allow."""
 
     step: Tensor | None
 
@@ -251,7 +250,7 @@ class InvertedBottleneckNet(SlicedNetwork):
         return logits
 
     def _blocks(self, stage: int) -> Iterator[tuple[str, nn.Module]]:
-        """Return the blocks of a stage that the slice holds, under their numbers."""
+        """Yield the blocks of a stage that the slice holds, with their numbers."""
         kind = self.architecture.stages[stage]
         kept = range(kind.blocks[-1]) if self.slice.blocks is None else self.slice.blocks[stage]
         for block in sorted(kept):
@@ -259,6 +258,7 @@ class InvertedBottleneckNet(SlicedNetwork):
                 continue
             source = stage if block else stage - 1 if stage else None
             inputs, outputs = self._width(source), self._width(stage)
+            # A slice has no shortcut that the full network lacks.
             stride = self._stride(stage) if block == 0 else 1
             same = self.architecture.width(source) == self.architecture.width(stage)
             yield (
@@ -276,7 +276,7 @@ class InvertedBottleneckNet(SlicedNetwork):
             )
 
     def _stride(self, stage: int) -> int:
-        """Return a stage's stride; small images keep their pixels through the second stage."""
+        """Return a stage's stride; the CIFAR stem keeps all pixels through the second stage."""
         small = self.stem == "cifar" and stage < 2
         return 1 if small else self.architecture.stages[stage].stride
 
@@ -290,7 +290,7 @@ class InvertedBottleneckNet(SlicedNetwork):
         return partial(conv_norm, norm=self.norm, scale=scale, activation=activation)
 
     def _width(self, stage: int | None) -> int:
-        """Return the channels behind a stage of the slice, or behind the stem, which is in none."""
+        """Return the channels after a stage of the slice, or after the stem, in no stage."""
         return self.slice.channels(self.architecture.width(stage), stage)
 
     def _scaler(self, stage: int | None) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Layers that all convolutional families choose from: norms, the scaler, and exit heads."""
+"""Layers that convolutional families choose from: norms, scalers, and exit heads."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ StepKind = Literal["none", "learnable", "constant"]
 class StaticBatchNorm2d(nn.BatchNorm2d):
     """HeteroFL's static BN: batch statistics while training, gathered ones at test time.
 
-    Training never moves the statistics. Set `gathering` and run data through the network in train
-    mode to accumulate them: the cumulative mean over batches, as `momentum=None` defines it.
+    Training never changes the statistics. To accumulate them, set `gathering` and run data through
+    the network in train mode: they are the cumulative mean over batches, as `momentum=None` defines
+    it.
     """
 
     gathering = False
@@ -70,7 +71,7 @@ class Scaler(nn.Module):
 
 
 def choose_scaler(kind: ScalerKind, share: float) -> nn.Module:
-    """Return what scales a layer's output by the share of channels that are kept (HeteroFL)."""
+    """Return the layer that divides by the share of the channels that are kept (HeteroFL)."""
     if kind not in ("none", "train", "always"):
         raise ValueError(f"unknown scaler {kind!r}; choose from none, train, always")
     return nn.Identity() if kind == "none" or share == 1 else Scaler(share, kind == "always")
@@ -88,6 +89,7 @@ def give_step(block: nn.Module, name: str, kind: StepKind) -> None:
     elif kind == "learnable":
         block.register_parameter(name, nn.Parameter(torch.ones(())))
     else:
+        # None keeps the attribute, for `stepped`, without a tensor in the state dict.
         block.register_parameter(name, None)
 
 
@@ -97,7 +99,7 @@ def stepped(branch: Tensor, step: Tensor | None) -> Tensor:
 
 
 class Conv(Protocol):
-    """A convolution of a chosen kernel, yet to be made."""
+    """Makes a convolution with a chosen kernel."""
 
     def __call__(
         self, inputs: int, outputs: int, stride: int = 1, groups: int = 1
@@ -107,9 +109,9 @@ class Conv(Protocol):
 def convolution(
     kernel: tuple[int, int], inputs: int, outputs: int, stride: int = 1, groups: int = 1
 ) -> nn.Conv2d:
-    """Return a convolution that keeps the sides of what it reads, or divides them by its stride.
+    """Return a convolution that keeps its input's sides, or divides them by the stride.
 
-    Those of the kernel are odd: as much is padded on either side.
+    The kernel's sides are odd, so both sides get the same padding.
     """
     height, width = kernel
     padding = (height // 2, width // 2)
@@ -120,7 +122,7 @@ conv3x3: Conv = partial(convolution, (3, 3))
 
 
 def initialise(module: nn.Module) -> None:
-    """Start a convolution as He et al. do; to be `apply`d to a network."""
+    """Initialise a convolution as He et al. do; use with `apply` on a network."""
     if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         if module.bias is not None:
@@ -179,8 +181,8 @@ class SeparableConv(nn.Module):
 class AttentionHead(PoolHead):
     """DepthFL's exit: a mask over the features, then separable convolutions to the last stage's.
 
-    `channels` are those of the exit's stage and of each stage behind it. The mask is brought to the
-    features' own size, so that odd sides and single pixels pass.
+    `channels` are those of the exit's stage and of each stage behind it. The mask is resized to the
+    features' size, so that odd sides and single pixels work.
     """
 
     def __init__(
@@ -216,7 +218,7 @@ def exit_head(
 ) -> nn.Module:
     """Return an early exit's head; `later` are the channels of the stages behind the exit's.
 
-    A network that does not name them has no attention heads. `conv` stands for 3x3 convolutions.
+    A network without `later` has no attention heads. `conv` replaces 3x3 convolutions.
     """
     choices = ("conv", "pool") if later is None else ("conv", "pool", "attention")
     if kind not in choices:

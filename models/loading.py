@@ -1,7 +1,7 @@
-"""Networks for given weights; what no state dict holds is as the constructor makes it.
+"""Builds networks for given weights; tensors outside the state dict are as first constructed.
 
-That is buffers which are not persistent, such as a transformer's positions, and plain tensors. A
-network that is made on `meta` and given memory afterwards has whatever that memory held before.
+Such tensors are buffers that are not persistent, such as a transformer's positions, and plain
+attributes. A network made on `meta` and given memory later would have arbitrary values in them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from models.slicing import Slice, State
 from models.task import Task
 
 KEPT_MOULDS = 16
-"""Slices whose networks are made by copying: without their weights they are small."""
+"""Slices whose weightless networks are kept for copying: they are small."""
 
 
 def network_to_load(task: Task, slice: Slice) -> SlicedNetwork:
-    """Return the slice on the CPU, its weights still to be loaded; the same in every process.
+    """Return the slice on the CPU, with weights still to be loaded; equal in every process.
 
-    A buffer that is drawn, rather than computed, so has the same values on server and clients.
+    Buffers that are drawn at random thus have the same values on server and clients.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
@@ -46,7 +46,7 @@ def unsaved_buffers(net: nn.Module) -> dict[str, Tensor]:
 
 @lru_cache(maxsize=KEPT_MOULDS)
 def mould(task: Task, slice: Slice) -> SlicedNetwork:
-    """Return a network with all but its parameters: to draw those takes most of the time."""
+    """Return a network without its parameters' values: drawing these takes most of the time."""
     net = network_to_load(task, slice)
     for module in net.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -56,15 +56,15 @@ def mould(task: Task, slice: Slice) -> SlicedNetwork:
 
 
 KEPT_NETWORKS = 8
-"""A simulated client finds its level's network built by the one before it."""
+"""Networks that are kept built: simulated clients of a level use the same one in turn."""
 
 
 def load_network(task: Task, slice: Slice, state: State) -> SlicedNetwork:
-    """Return the slice with these weights, which are copied.
+    """Return the slice with a copy of these weights.
 
-    The same arguments give the same object again, so hold one at a time. The whole state is
-    loaded, buffers that are in no state are as they were built, and `fit` makes its optimiser
-    anew: nothing of an earlier use remains.
+    The same task and slice give the same object again, so use one at a time. Nothing of an earlier
+    use remains: the whole state is loaded, unsaved buffers are restored, and `fit` makes a new
+    optimiser.
     """
     net, unsaved = _built(task, slice)
     _check_state(net, state)
@@ -77,14 +77,14 @@ def load_network(task: Task, slice: Slice, state: State) -> SlicedNetwork:
 
 
 def form_of(task: Task, slice: Slice) -> State:
-    """Return tensors of the slice's names, shapes and dtypes; their values mean nothing."""
+    """Return tensors with the slice's names, shapes and dtypes, and any values."""
     net, _ = _built(task, slice)
     return net.state_dict()
 
 
 @lru_cache(maxsize=KEPT_NETWORKS)
 def _built(task: Task, slice: Slice) -> tuple[SlicedNetwork, dict[str, Tensor]]:
-    """Return a network, and the buffers that its states do not hold, as they are now."""
+    """Return a network, and a copy of the buffers that its state dict does not hold."""
     # Not on `meta`: its first use in a process takes 0.4 s, a ResNet-18 on the CPU 0.12 s.
     net = network_to_load(task, slice)
     return net, copy.deepcopy(unsaved_buffers(net))

@@ -1,7 +1,7 @@
-"""A slice computes what the full network computes with all other channels at zero: is it so?
+"""Compares a slice with the full network whose other channels are zero: they should be equal.
 
-Some layers depend on how wide they are, by design: a LayerNorm's statistics are of the channels
-that it has, attention is scaled by the size of a head. Both sides leave that out when compared.
+Some layers depend on their own width by design: LayerNorm's statistics are over its channels, and
+attention is scaled by the size of a head. The comparison leaves these effects out on both sides.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from models.slicing import SliceMap, State, Window, extract, slice_map
 
 Network = TypeVar("Network", bound=nn.Module)
 NEAR = 1e-6
-"""How far double precision may be off, relative to the largest value."""
+"""Tolerance of the comparison in double precision, relative to the largest value."""
 
 
 def randomised(net: Network, seed: int = 0) -> Network:
-    """Return the network with no parameter at a special value: norms, too, are random."""
+    """Return the network with random values in all parameters and statistics."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, tensor in net.state_dict().items():
@@ -35,7 +35,7 @@ def randomised(net: Network, seed: int = 0) -> Network:
 
 
 def zeros_outside(state: State, slice_map: SliceMap, *names: str) -> dict[str, Tensor]:
-    """Return the full state with the named tensors' entries outside the slice's regions at zero."""
+    """Return the full state, with the named tensors set to zero outside the slice's regions."""
     masked = dict(state)
     for name in names:
         kept, shape = np.array(name in slice_map.regions), state[name].shape
@@ -50,9 +50,9 @@ def zeros_outside(state: State, slice_map: SliceMap, *names: str) -> dict[str, T
 def compare_with_masked(
     full: SlicedNetwork, part: SlicedNetwork, window: Window, inputs: Tensor
 ) -> str | None:
-    """Give the slice its part of a full network with the same exits, and mask all else there.
+    """Load the slice from the full network, mask the rest there, and compare their answers.
 
-    Return the first layer whose answers differ, and what to change; None where none does.
+    Return the first layer that differs, with the change to make, or None if all agree.
     """
     mapping = slice_map(full, part, window, bank_of=lambda name: None)
     part.load_state_dict(extract(full.state_dict(), mapping))
@@ -66,7 +66,7 @@ def compare_with_masked(
 
 
 class _WidthBlind(TorchFunctionMode):
-    """Lets layers that depend on their own width do the same at every width."""
+    """Makes layers that depend on their own width act alike at every width."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -86,9 +86,9 @@ class _WidthBlind(TorchFunctionMode):
 
 
 class _Outputs:
-    """What a network answers, and what each layer with weights gives on the way, in two sums.
+    """A network's logits, and two sums over the output of each layer with weights.
 
-    Sums do not depend on where channels lie, and those that are zero add nothing.
+    Sums do not depend on the place of channels, and zero channels do not change them.
     """
 
     def __init__(self, net: SlicedNetwork, inputs: Tensor) -> None:
@@ -112,7 +112,7 @@ class _Outputs:
 
 
 def _differs(part: nn.Module, mapping: SliceMap, expected: _Outputs, found: _Outputs) -> str:
-    """Say which layer of a slice is the first that differs, and what to change."""
+    """Describe the first layer of a slice that differs, and the change to make."""
     pairs = ((key, expected.sums.get(key), own) for key, own in found.sums.items())
     wrong = next((key for key, other, own in pairs if other is None or not _same(own, other)), None)
     said = "a slice answers otherwise than the full network whose other channels are zero: "

@@ -1,8 +1,8 @@
-"""MobileNetV2, in the sizes that FedFA lets its clients choose from.
+"""MobileNetV2, in the sizes that FedFA's clients choose from.
 
 Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks; Park and Joe-Wong, FedFA,
-Tables 4 and 5. The smallest of them is the published network. Blocks are named by stage and number:
-torchvision counts them all through.
+Tables 4 and 5. The smallest one is the published network. Blocks are named by stage and number,
+where torchvision counts them all through.
 """
 
 from __future__ import annotations

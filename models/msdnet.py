@@ -1,8 +1,8 @@
-"""MSDNet with 24 layers for CIFAR: dense layers at three scales, exits that read the coarsest one.
+"""MSDNet with 24 layers for CIFAR: dense layers at three scales, exits on the coarsest one.
 
 Huang et al., Multi-Scale Dense Networks for Resource Efficient Image Classification. After each
 third of the layers the finest scale ends and the channels are halved. Each layer at each scale
-reads all that the layers before gave at its scale, concatenated: a slice cuts every such part.
+reads the concatenated outputs of all earlier layers at its scale: a slice cuts every such part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from models.slicing import Slice, SliceError, declare_parts
 
 LAYERS = 24
 FACTORS = (1, 2, 4)
-"""Of each scale, the finest first: how many times the channels, and how wide a bottleneck."""
+"""Factor of each scale's channels and of its bottlenecks' width, the finest scale first."""
 SCALES = range(len(FACTORS))
 INITIAL, GROWTH, HEAD = 16, 6, 128
 """Channels of the finest scale's stem and layers, and of the heads. A slice cuts these; the other
@@ -56,18 +56,18 @@ def halves(layer: int) -> bool:
 
 
 def grown(layer: int, scale: int, parts: Parts, growth: int) -> Parts:
-    """Return what a layer makes of the parts: new ones from the finer scale and from its own."""
+    """Return the parts after a layer: new ones come from the finer scale and from its own."""
     new = growth * FACTORS[scale]
     return (*parts, new // 2, new // 2) if reads_finer(layer, scale) else (*parts, new)
 
 
 def halved(scale: int, parts: Parts) -> int:
-    """Return about half of the channels, a multiple of the scale's factor as all parts are."""
+    """Return about half of the channels, as a multiple of the scale's factor like all parts."""
     return sum(parts) // FACTORS[scale] // 2 * FACTORS[scale]
 
 
 def lag(scale: int) -> int:
-    """Return how many layers less than of the coarsest scale an exit needs of this one."""
+    """Return the number of layers by which a scale lags behind the coarsest at an exit."""
     return SCALES[-1] - scale
 
 
@@ -96,19 +96,19 @@ class ConvNorm(nn.Module):
 
 
 class Conv(Protocol):
-    """A `ConvNorm` whose norm and scaler are chosen."""
+    """Makes a `ConvNorm` with a chosen norm and scaler."""
 
     def __call__(self, parts: Parts, outputs: int, kernel: int, stride: int = 1) -> ConvNorm: ...
 
 
 def bottleneck(conv: Conv, parts: Parts, outputs: int, factor: int, stride: int) -> nn.Module:
-    """Return a 1x1 convolution to few channels, which stands before the 3x3 one."""
+    """Return a 1x1 convolution to few channels, followed by the 3x3 one."""
     inner = min(sum(parts), factor * outputs)
     return nn.Sequential(conv(parts, inner, 1), conv((inner,), outputs, 3, stride))
 
 
 class ScaleLayer(nn.Module):
-    """One layer at one scale: adds new features to those that there are, and may halve them."""
+    """One layer at one scale: adds new features to the existing ones, and may halve them."""
 
     def __init__(
         self, conv: Conv, layer: int, scale: int, before: Sequence[Parts], growth: int
@@ -143,8 +143,8 @@ class Head(PoolHead):
 class MSDNet(SlicedNetwork):
     """Stem, layers of up to three scales, and a head after each exit.
 
-    Finer scales lag behind the coarsest by a layer or two, as built and as computed, since no exit
-    reads more of them. So what runs up to an exit is what a slice that ends there holds.
+    Finer scales are built and computed one or two layers behind the coarsest, since no exit reads
+    more of them. So the layers that run up to an exit are those of a slice that ends there.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class MSDNet(SlicedNetwork):
         return tuple(scales)
 
     def final_head(self, x: Tensor) -> Tensor:
-        assert self.classifier is not None  # the slice is of the full depth
+        assert self.classifier is not None  # the slice has full depth
         logits: Tensor = self.classifier(x)
         return logits
 

@@ -1,7 +1,7 @@
-"""Narrower networks in a wider one: what they do not share with it (FjORD).
+"""Batch norm's statistics of narrower networks nested in a wider one (FjORD).
 
-A slice may say which narrower widths it also is. Its batch norms then keep statistics of each:
-`bn1.width2.running_mean` is of the second of these widths. All else they share.
+A slice may name narrower widths that it also contains. Its batch norms then keep statistics of
+each: `bn1.width2.running_mean` belongs to the second of these widths. They share all other tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from models.slicing import Slice
 
 
 class Statistics(nn.Module):
-    """Batch norm's statistics of one more width; they start as batch norm's own do."""
+    """Batch norm's statistics of one more width; their first values are batch norm's own."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -31,7 +31,7 @@ class Statistics(nn.Module):
 
 
 def give_statistics(net: nn.Module, slice: Slice, construct: Callable[[Slice], nn.Module]) -> None:
-    """Let a network's batch norms that keep statistics keep those of the nested widths, too."""
+    """Add statistics of the nested widths to a network's batch norms that keep statistics."""
     for number, width in enumerate(slice.nested, 1):
         with torch.device("meta"):
             narrow = construct(replace(slice, width=width, nested=()))

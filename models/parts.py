@@ -1,7 +1,7 @@
-"""Networks in parts: from behind a unit up to an exit, with the tensors that this takes alone.
+"""Runs a network in parts: from a unit up to an exit, with only the tensors of that part.
 
-One machine runs a network's first units, another goes on from what it found: the features behind
-the last of them. What a part does not run is absent: not stored, and not loaded.
+One machine runs a network's first units, another continues from the features after the last of
+them. Tensors outside a part are absent: not stored, and not loaded.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from models.task import Task
 
 
 class Part(nn.Module):
-    """The units of a network behind number `first`, up to the exit behind unit `last`.
+    """The units of a network after number `first`, up to the exit after unit `last`.
 
-    From 0 on it reads inputs. An ensemble answers with the mean of the logits of all exits up to
-    its own; the sum of those so far then goes on as the first of the features.
+    With `first` 0 it reads inputs. An ensemble answers with the mean of the logits of all exits up
+    to its own; the running sum is then the first of the features that it passes on.
     """
 
     def __init__(self, net: SlicedNetwork, first: int, last: int, ensemble: bool = False) -> None:
@@ -45,10 +45,7 @@ class Part(nn.Module):
         self.heads = [unit for unit in exits_of(net) if unit <= last] if ensemble else [last]
 
     def forward(self, given: Features, start: int | None = None) -> tuple[Tensor, Features]:
-        """Return the logits, and the features that go on: of inputs, or of features behind `start`.
-
-        A part may start behind any of its units, since a node's children may have several exits.
-        """
+        """Return the logits and the features to pass on, from inputs or features after `start`."""
         start = self.first if start is None else start
         total, features = None, given
         if start == 0:
@@ -62,11 +59,11 @@ class Part(nn.Module):
             if number in self.heads:
                 logits = self.net.run_head(number, features)
                 total = logits if total is None else total + logits
-        assert total is not None  # its last unit has a head
+        assert total is not None  # the last unit has a head
         return total / len(self.heads), (total, *features) if self.ensemble else features
 
     def tensors(self, given: Features) -> dict[str, Tensor]:
-        """Return the tensors of the network that it reads when it runs, by name."""
+        """Return the network's tensors that the part reads when it runs, by name."""
         read = _read_by(lambda: self(given))
         return {name: t for name, t in self.net.state_dict(keep_vars=True).items() if id(t) in read}
 
@@ -77,7 +74,7 @@ def exits_of(net: SlicedNetwork) -> list[int]:
 
 
 def features_read(part: Part, given: Features, start: int) -> tuple[bool, ...]:
-    """Return which of the features behind a unit a part reads when it starts there."""
+    """Return, for each feature after unit `start`, whether the part reads it."""
     read = _read_by(lambda: part(given, start))
     return tuple(id(each) in read for each in given)
 
@@ -85,11 +82,12 @@ def features_read(part: Part, given: Features, start: int) -> tuple[bool, ...]:
 def load_part(
     task: Task, slice: Slice, first: int, last: int, ensemble: bool, tensors: State
 ) -> Part:
-    """Return a part with given tensors, which are all that it has in memory."""
+    """Return a part with the given tensors, and no others in memory."""
     net = keep_statistics(copy.deepcopy(mould(task, slice)).eval())
     unknown = sorted(tensors.keys() - net.state_dict().keys())
     if unknown:
         raise SliceError(f"{unknown[0]} is no tensor of {task.model} with {slice}")
+    # Tensors that the part does not read stay on `meta`.
     net.load_state_dict(tensors, strict=False, assign=True)
     absent = net.state_dict().keys() - tensors.keys()
     for prefix, module in net.named_modules():
@@ -100,12 +98,12 @@ def load_part(
 
 
 class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes which tensors are read."""
+    """Records the tensors that are read."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tensors: dict[int, Tensor] = {}
-        """By their identity: as long as they are here, no other tensor takes it."""
+        """Tensors by identity: while they are held here, no other tensor gets the same one."""
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -117,7 +115,7 @@ class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @torch.no_grad()
 def _read_by(run: Callable[[], object]) -> Collection[int]:
-    """Return the identities of all tensors that are read while something runs."""
+    """Return the identities of all tensors that are read during a call."""
     reads = _Reads()
     with reads:
         run()

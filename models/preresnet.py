@@ -1,13 +1,13 @@
-"""Pre-activation residual networks, in the sizes that FedFA lets its clients choose from.
+"""Pre-activation residual networks, in the sizes that FedFA's clients choose from.
 
 He et al., Identity Mappings in Deep Residual Networks; Park and Joe-Wong, FedFA, Tables 4 and 5. A
-norm and a ReLU come before each convolution, so that the sum of shortcuts and branches is left
-alone; where a block changes the shape, its shortcut is a 1x1 convolution of what they give.
+norm and a ReLU come before each convolution, so that the sum of shortcuts and branches stays
+untouched; where a block changes the shape, its shortcut is a 1x1 convolution of the activation.
 
-A block that a slice does not keep is absent, and the others keep their names. The stem belongs to
+Blocks that a slice does not keep are absent, and the others keep their names. The stem belongs to
 no stage: a slice with a share for each stage has all of it, as in Table 4, where it is 64 wide. In
-the full network the first stage is wider than the stem, so it has a projection in every slice, also
-where Table 4's smallest network, of 64 channels, would do without.
+the full network the first stage is wider than the stem, so it has a projection in every slice, even
+where Table 4's smallest network, of 64 channels, would not need one.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from models.slicing import Slice, check_stages
 
 @dataclass(frozen=True)
 class Architecture:
-    """The numbers that tell networks apart; the last of a stage are the full network's."""
+    """The sizes of a network; the last choice of each stage is the full network's."""
 
     stem: int
     channels: tuple[tuple[int, ...], ...]
-    """What each stage may be wide."""
+    """Choices for each stage's channels."""
     blocks: tuple[tuple[int, ...], ...]
-    """How many blocks each stage may have."""
+    """Choices for each stage's number of blocks."""
     stem_stride: int = 1
     kernel: tuple[int, int] = (3, 3)
-    """Of all convolutions but projections."""
+    """Kernel of all convolutions except projections."""
 
     @property
     def conv(self) -> Conv:
@@ -62,12 +62,12 @@ class Architecture:
 
     @property
     def stages(self) -> tuple[int, ...]:
-        """Return how many blocks each stage of the full network has."""
+        """The number of blocks in each stage of the full network."""
         return tuple(choices[-1] for choices in self.blocks)
 
     @property
     def units(self) -> list[tuple[int, int]]:
-        """Return the stage and the block of each unit."""
+        """The stage and the block of each unit."""
         return [(stage, block) for stage, n in enumerate(self.stages) for block in range(n)]
 
 
@@ -84,7 +84,7 @@ class Activation(nn.Module):
 
 
 class SkippedBlock(nn.Module):
-    """The rest of a skipped block that changes the shape: its shortcut."""
+    """The shortcut of a skipped block that changes the shape."""
 
     def __init__(self, act1: Activation, downsample: nn.Conv2d) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class PreResNet(SlicedNetwork):
         return logits
 
     def _blocks(self, stage: int) -> Iterator[tuple[str, nn.Module]]:
-        """Return the blocks of a stage that the slice holds, under their numbers."""
+        """Yield the blocks of a stage that the slice holds, with their numbers."""
         conv = self.architecture.conv
         for block in range(self.architecture.stages[stage]):
             if (stage, block) not in self.units:
@@ -190,6 +190,7 @@ class PreResNet(SlicedNetwork):
                         self.steps,
                     ),
                 )
+            # A skipped block that changes the shape still needs its projection.
             elif downsample is not None:
                 yield str(block), SkippedBlock(self._activation(source), downsample)
 
@@ -208,7 +209,7 @@ class PreResNet(SlicedNetwork):
         return Activation(self._width(stage), self.norm, self._scaler(stage))
 
     def _width(self, stage: int | None) -> int:
-        """Return the channels that a stage of the slice gives, or the stem, which is in none."""
+        """Return the channels after a stage of the slice, or after the stem, in no stage."""
         full = self.architecture.stem if stage is None else self.architecture.channels[stage][-1]
         return self.slice.channels(full, stage)
 

@@ -1,4 +1,4 @@
-"""Pre-trained weights in a full network: every tensor of the backbone, or an error."""
+"""Loads pre-trained weights into a full network: every tensor of the backbone, or an error."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from models.slicing import Slice, State, is_running_statistic, is_step_size
 from models.task import Task
 
 WRAPPER = "module."
-"""What torch's DataParallel puts before the names of any network."""
+"""Prefix that torch's DataParallel adds to all names."""
 OLD_NAMES = {
     "LayerNorm.gamma": "LayerNorm.weight",
     "LayerNorm.beta": "LayerNorm.bias",
     "mlp.linear_1": "mlp.0",
     "mlp.linear_2": "mlp.3",
 }
-"""What parts of names were called in the first BERTs, and in torchvision's published ViTs."""
+"""Former names in the first BERTs, and in torchvision's published ViTs."""
 
 
 class PretrainedError(ValueError):
-    """Weights that are not those of the network."""
+    """Weights that do not belong to the network."""
 
 
 def load_pretrained(task: Task, net: SlicedNetwork, weights: State) -> None:
-    """Give the task's full network these weights; only heads may be left as they were drawn.
+    """Load these weights into the task's full network; only heads may keep their random values.
 
-    Heads are the early exits and whatever depends on the number of classes. What the weights hold
-    beyond the network must be of no use to it: other tasks' heads, statistics its norms do not
-    keep. A half-loaded backbone learns well enough for nobody to notice.
+    Heads are the early exits and all tensors that depend on the number of classes. The weights may
+    hold other tensors only if the network has no use for them: other tasks' heads, statistics its
+    norms do not keep. A half-loaded backbone would go unnoticed, because it still learns.
     """
     state = net.state_dict()
     heads = _heads(task, net)
@@ -39,7 +39,7 @@ def load_pretrained(task: Task, net: SlicedNetwork, weights: State) -> None:
     for name, tensor in weights.items():
         known = _name_in(net, state, name)
         if known in heads and tensor.shape != state[known].shape:
-            continue  # of other classes
+            continue  # other classes
         if known in state:
             found[known] = tensor
         elif not (known.startswith(net.saved_besides) or is_running_statistic(known)):
@@ -65,7 +65,7 @@ def load_pretrained(task: Task, net: SlicedNetwork, weights: State) -> None:
 
 
 def _heads(task: Task, net: SlicedNetwork) -> set[str]:
-    """Return the tensors that belong to a task rather than to the network: step sizes, too."""
+    """Return the tensors that belong to a task rather than to the network, with step sizes."""
     state, plain = net.state_dict(), task.build(Slice(), "meta").state_dict()
     own = {name for name in plain if is_step_size(name)}
     own |= {name for name in plain if name.startswith(net.drawn_anew)}
@@ -73,7 +73,7 @@ def _heads(task: Task, net: SlicedNetwork) -> set[str]:
 
 
 def _name_in(net: SlicedNetwork, state: State, name: str) -> str:
-    """Return a tensor's name as it is today, without what a wrapper put before it."""
+    """Return a tensor's current name, without the prefix of a wrapper."""
     for old, new in OLD_NAMES.items():
         name = name.replace(old, new)
     for wrapper in (WRAPPER, *net.saved_within):

@@ -1,4 +1,4 @@
-"""Blocks of residual networks, with torchvision's names, and their shortcuts."""
+"""Blocks of residual networks with torchvision's names, and their shortcuts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.layers import Norm, StepKind, conv3x3, give_step, stepped
 
 @dataclass(frozen=True)
 class Channels:
-    """Channels of one block: of its shortcut in the full network, and of the slice."""
+    """Channels of a block: of its shortcut in the full network, and of the slice."""
 
     full_in: int
     full_out: int
@@ -22,9 +22,9 @@ class Channels:
 
 
 class PadShortcut(nn.Module):
-    """Option A: the pixels that the stride meets, new channels zero, half of them on either side.
+    """Option A: subsamples by the stride, and pads new channels with zeros, half on either side.
 
-    A slice keeps the full network's offset, so its channels meet those they meet there.
+    A slice keeps the full network's offset, so its channels line up as they do there.
     """
 
     def __init__(self, channels: Channels, stride: int) -> None:
@@ -48,7 +48,7 @@ def projection(channels: Channels, stride: int, norm: Norm, scale: nn.Module) ->
 
 
 class SkippedBlock(nn.Module):
-    """The rest of a skipped block that changes the shape: its shortcut."""
+    """The shortcut of a skipped block that changes the shape."""
 
     def __init__(self, downsample: nn.Module) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3x3 convolution between two of 1x1, which give it its own number of channels."""
+    """A 3x3 convolution between two 1x1 convolutions, with its own number of channels."""
 
     step: Tensor | None
 

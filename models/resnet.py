@@ -1,7 +1,7 @@
 """Residual networks: for CIFAR, and ResNet-18/34 and Wide-ResNet-101-2 with torchvision's names.
 
 He et al., Deep Residual Learning for Image Recognition; Zagoruyko and Komodakis, Wide Residual
-Networks. A block that a slice does not keep is absent: not built, not computed, not sent. Names are
+Networks. Blocks that a slice does not keep are absent: not built, not computed, not sent. Names are
 the full network's: block 5 of stage 3 stays `layer3.5` when 3 and 4 are gone.
 """
 
@@ -43,7 +43,7 @@ ShortcutKind = Literal["A", "B"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """The numbers that tell one residual network from another, most of them for each stage."""
+    """The sizes of a residual network, most of them per stage."""
 
     block: type[BasicBlock | Bottleneck]
     stem: int
@@ -58,7 +58,7 @@ class Architecture:
         return sum(self.blocks)
 
     def unit(self, number: int) -> tuple[int, int]:
-        """Return the stage and block of a unit, which are counted from 1 through all stages."""
+        """Return the stage and block of a unit; units are counted from 1 through all stages."""
         stage = 0
         while number > self.blocks[stage]:
             number -= self.blocks[stage]
@@ -123,7 +123,7 @@ class ResNet(SlicedNetwork):
         self.scale = self._scaler(0)
 
     def _blocks(self, stage: int) -> Iterator[tuple[str, nn.Module]]:
-        """Return the blocks of a stage that the slice holds, under their numbers."""
+        """Yield the blocks of a stage that the slice holds, with their numbers."""
         before = sum(self.architecture.blocks[:stage])
         for block in range(min(self.architecture.blocks[stage], self.depth - before)):
             channels = self._channels(stage, block)
@@ -133,11 +133,12 @@ class ResNet(SlicedNetwork):
             if self.slice.blocks is None or block in self.slice.blocks[stage]:
                 scale, build = self._scaler(stage), self.architecture.block
                 yield str(block), build(channels, stride, downsample, self.norm, scale, self.steps)
+            # A skipped block that changes the shape still needs its shortcut.
             elif downsample is not None:
                 yield str(block), SkippedBlock(downsample)
 
     def _channels(self, stage: int, block: int) -> Channels:
-        """Return the channels of a block; the first of a stage reads what the one before gives."""
+        """Return a block's channels; a stage's first block reads the previous stage's output."""
         outputs = self.architecture.outputs
         source = stage if block > 0 else max(stage - 1, 0)
         full_in = self.architecture.stem if stage == block == 0 else outputs[source]
@@ -162,7 +163,7 @@ class ResNet(SlicedNetwork):
         return exit_head(head, width, num_classes, self.norm, self._scaler(stage), later)
 
     def _width(self, stage: int) -> int:
-        """Return the channels that a stage of the slice gives."""
+        """Return the channels after a stage of the slice."""
         return self.slice.channels(self.architecture.outputs[stage], stage)
 
     def _scaler(self, stage: int) -> nn.Module:

@@ -1,7 +1,7 @@
-"""A slice is the same constructor with smaller numbers; its tensors are parts of the global ones.
+"""Slices of a network: the same constructor with smaller numbers, on parts of the global tensors.
 
-A sliced network keeps the *names* of the full network's tensors, so where a tensor belongs follows
-from its name, and which part of it from the two shapes. Nobody writes masks or index tables.
+A sliced network keeps the *names* of the full network's tensors. The name gives the global tensor,
+and the two shapes give the part of it. No masks or index tables are written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WindowKind = Literal[
 
 
 class SliceError(ValueError):
-    """A slice that its network does not have, or a tensor that is no part of the global one."""
+    """A slice that its network does not have, or a tensor that is not part of the global one."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Slice:
     width: float | tuple[float, ...] = 1.0
     """Share of the channels: one number, or one per stage."""
     blocks: tuple[tuple[int, ...], ...] | None = None
-    """Residual blocks kept, per stage; None keeps all."""
+    """Residual blocks kept, per stage; default (None): all."""
     exits: tuple[int, ...] | None = None
-    """Exits held, each named by the unit (block, layer) it follows. The last is the slice's own
-    answer, and nothing behind it exists. None holds the network's own final head alone."""
+    """Exits held, each named by the unit (block, layer) it follows. The last one is the slice's own
+    answer, and nothing behind it exists. Default (None): the network's own final head alone."""
     rounding: Rounding = "floor"
-    """The way in which a share of the channels becomes a number of channels."""
+    """Rounding of a share of the channels to a number of channels."""
     nested: tuple[float, ...] = ()
-    """Narrower widths that the slice also is, the smallest first: batch norms keep statistics of
-    each (FjORD)."""
+    """Narrower widths that the slice also contains, the smallest first: batch norms keep statistics
+    of each (FjORD)."""
 
     def __post_init__(self) -> None:
         own = self.width if isinstance(self.width, tuple) else (self.width,)
@@ -64,20 +64,22 @@ class Slice:
     def share(self, stage: int | None = 0) -> float:
         """Return the share of the channels that stage number `stage` keeps.
 
-        None is what belongs to no stage: one share for all cuts it too, one per stage does not.
+        None stands for layers of no stage: a single share cuts them too, a share per stage does
+        not.
         """
         if isinstance(self.width, tuple):
             return 1.0 if stage is None else self.width[stage]
         return self.width
 
     def channels(self, full: int, stage: int | None = 0) -> int:
-        """Return how many of `full` channels are kept; at least one, whatever the rounding."""
+        """Return the number of `full` channels that are kept, at least one."""
         exact = full * self.share(stage)
+        # The small terms absorb rounding errors of the product.
         kept = math.floor(exact + 1e-6) if self.rounding == "floor" else math.ceil(exact - 1e-6)
         return max(1, kept)
 
     def depth(self, units: int) -> int:
-        """Return up to which of a network's `units` there is anything: the one of the last exit."""
+        """Return the number of units up to the slice's last exit, out of the network's `units`."""
         return self.exits[-1] if self.exits else units
 
     def early_exits(self, units: int) -> list[int]:
@@ -85,14 +87,14 @@ class Slice:
         return [unit for unit in self.exits or () if unit != units]
 
     def kept_units(self, units: int) -> int:
-        """Return how many of a network's `units` the slice holds."""
+        """Return the number of a network's `units` that the slice holds."""
         if self.blocks is not None:
             return sum(map(len, self.blocks))
         return self.depth(units)
 
 
 def check_stages(slice: Slice, blocks: Sequence[int]) -> None:
-    """Raise `SliceError` if a network with so many blocks in each stage has no such slice."""
+    """Raise `SliceError` if a network with these numbers of blocks per stage has no such slice."""
     stages = len(blocks)
     if isinstance(slice.width, tuple) and len(slice.width) != stages:
         raise SliceError(f"width {slice.width}: expected one share for each of {stages} stages")
@@ -112,7 +114,7 @@ def check_stages(slice: Slice, blocks: Sequence[int]) -> None:
 class Window:
     """Chooses the `k` of the `n` positions of an axis that are kept.
 
-    The answer depends on `(n, k, seed)` alone, so all layers on the same axis agree without
+    The choice depends on `(n, k, seed)` alone, so all layers on the same axis agree without
     bookkeeping. ScaleFL's two mixed corners are the exception, by their definition (inputs are
     rows, outputs are columns): they cut a layer's inputs and outputs at opposite ends, so their
     networks are other wirings of the same weights, not the full network with channels masked.
@@ -128,7 +130,7 @@ class Window:
             raise SliceError(f"unknown window {self.kind!r}; choose from {choices}")
 
     def indices(self, n: int, k: int, axis: int = 0) -> Index:
-        """Return which `k` of the `n` entries of an axis are kept: a function of these alone."""
+        """Return the `k` entries of `n` on an axis that are kept, from these numbers alone."""
         if k == n or self.kind == "prefix":
             return slice(0, k)
         if self.kind == "random":
@@ -164,14 +166,14 @@ class Region:
     shape: tuple[int, ...]
     dtype: torch.dtype
     banked: bool = False
-    """Whether it is a bank's own, rather than part of the full network."""
+    """True if it is a bank's own tensor, rather than part of the full network's."""
 
     def of(self, tensor: Tensor) -> Tensor:
         """Return this part of the global tensor, as a contiguous copy."""
         return self.view_of(tensor).clone(memory_format=torch.contiguous_format)
 
     def view_of(self, tensor: Tensor) -> Tensor:
-        """Return this part of the tensor in its own memory, or a copy if it is no single block."""
+        """Return a view of this part of the tensor, or a copy if it is not a single block."""
         for axis, index in enumerate(self.axes):
             if self.shape[axis] == self.full[axis]:
                 continue
@@ -183,9 +185,10 @@ class Region:
 
     @cached_property
     def runs(self) -> tuple[NDArray[np.int64], int]:
-        """Return the region as equally long runs in the flat global tensor: starts and length."""
+        """The region as runs of equal length in the flat global tensor: their starts and length."""
         length, stride, starts = 1, 1, np.zeros(1, np.int64)
-        whole = True  # all axes so far are kept whole, so the next range prolongs the run
+        whole = True  # all axes so far are kept whole: the next range extends the run
+        # From the last axis, whose entries are neighbours in memory, to the first.
         for axis in reversed(range(len(self.full))):
             n, index = self.full[axis], self.axes[axis]
             if whole and isinstance(index, slice) and (axis > 0 or len(self.full) == 1):
@@ -201,14 +204,14 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class SliceMap:
-    """For each tensor of a slice, by name, the region of the global state that it is."""
+    """The regions of the global state that a slice's tensors are, by name."""
 
     regions: Mapping[str, Region]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What an axis is made of: parts of so many channels, each of which has a run of entries."""
+    """The parts of an axis: their numbers of channels, and the entries of each channel."""
 
     sizes: tuple[int, ...]
     run: int = 1
@@ -220,11 +223,11 @@ class Parts:
 def declare_parts(
     module: nn.Module, tensor: str, axis: int, sizes: Sequence[int], run: int = 1
 ) -> None:
-    """Say that an axis of `module`'s tensor is made of parts, each cut on its own.
+    """Declare that an axis of `module`'s tensor consists of parts, each cut on its own.
 
-    For heads, fused q/k/v and concatenated features. Called where the layer is built, in the full
-    network and in its slices alike, with the sizes that the parts have there. Where images were
-    flattened, a channel is a `run` of so many entries, one for each pixel.
+    For heads, fused q/k/v and concatenated features. Call it where the layer is built, in the full
+    network and in its slices alike, with the sizes of the parts there. Where images were flattened,
+    a channel is a `run` of entries, one for each pixel.
     """
     length, parts = getattr(module, tensor).shape[axis], Parts(tuple(sizes), run)
     if sum(sizes) * run != length:
@@ -234,9 +237,9 @@ def declare_parts(
 
 
 def declare_chunks(net: nn.Module, chunks: int, rows_of_others: Collection[str]) -> None:
-    """Say that each axis of all of a Transformer's tensors is made of so many equal chunks.
+    """Declare that each axis of all tensors of a Transformer consists of equal chunks.
 
-    The rows of layers that have one of these words in their name are no channels: tokens, classes.
+    Rows of layers whose name contains one of these words are not channels: tokens, classes.
     """
     for name, module in net.named_modules():
         for tensor, values in module.named_parameters(recurse=False):
@@ -251,17 +254,17 @@ def is_running_statistic(name: str) -> bool:
 
 
 NESTED = re.compile(r"\.width(\d+)(?=\.\w+$)")
-"""What tells the statistics of a nested width in a tensor's name: `bn1.width2.running_mean`."""
+"""Matches the part of a tensor's name that marks a nested width: `bn1.width2.running_mean`."""
 
 
 def nested_width(name: str) -> int | None:
-    """Return which nested width, counted from 1, a tensor is of; None if the slice's own."""
+    """Return the nested width, counted from 1, of a tensor's name; None for the slice's own."""
     found = NESTED.search(name)
     return int(found[1]) if found else None
 
 
 def without_width(name: str) -> str:
-    """Return the name that a nested width's tensor has in a network of that width."""
+    """Return the name of a nested width's tensor in a network of that width."""
     return NESTED.sub("", name)
 
 
@@ -279,9 +282,9 @@ def slice_map(
 ) -> SliceMap:
     """Find each tensor of `part` in `full`, from names and shapes (both may be on `meta`).
 
-    Tensors for which `bank_of` names a bank are not shared with other slices: they live, whole, in
-    the global state under `name@bank`, those of a nested width under their name in a network of
-    that width. Without any banks, batch norm's statistics must be uncut.
+    Tensors for which `bank_of` names a bank are not shared with other slices: they are kept whole
+    in the global state under `name@bank`, and those of a nested width under their name in a network
+    of that width. Without `bank_of`, batch norm's statistics must be uncut.
     """
     whole, parts = full.state_dict(), _axis_parts(full)
     cut, cut_parts = part.state_dict(), _axis_parts(part)
@@ -339,14 +342,14 @@ def _cut_axis(name: str, window: Window, axis: int, full: Parts, part: Parts) ->
 
 
 def _in_runs(channels: Index, run: int) -> Index:
-    """Return the entries of channels that have so many each."""
+    """Return the entries of channels, for `run` entries per channel."""
     if isinstance(channels, slice):
         return slice(channels.start * run, channels.stop * run)
     return channels if run == 1 else np.add.outer(channels * run, np.arange(run)).ravel()
 
 
 def extract(state: State, slice_map: SliceMap) -> dict[str, Tensor]:
-    """Cut a slice's tensors out of the global state, as copies."""
+    """Return copies of a slice's tensors from the global state."""
     tensors = {}
     for name, region in slice_map.regions.items():
         source = state.get(region.source)

@@ -15,37 +15,37 @@ from models.slicing import Slice
 
 @dataclass(frozen=True)
 class Task:
-    """A full network and the shape of its data: all that a slice needs besides itself."""
+    """A full network and the shape of its data, from which any slice can be built."""
 
     model: str
     num_classes: int = 10
     in_channels: int = 3
     image_size: int = 32
     options: tuple[tuple[str, Any], ...] = ()
-    """The family's own options, as pairs: a task is a cache's key."""
+    """The family's own options, as pairs: a task is a cache's key, so it must be hashable."""
     tokens: int = 128
-    """The longest text, for a network that reads tokens rather than images."""
+    """Most tokens of a text, for a network that reads tokens."""
     length: int = 1
-    """The steps of a series, for a network that reads these."""
+    """Number of steps of a series, for a network that reads series."""
 
     @property
     def units(self) -> int:
-        """Return how many units the full network has: blocks, layers."""
+        """The number of units of the full network: blocks, layers."""
         return family(self.model).units
 
     @property
     def tells_words(self) -> bool:
-        """Return whether the network is a language model."""
+        """True for a language model."""
         return family(self.model).reads == "language"
 
     @property
     def answers(self) -> int:
-        """Return the number of answers for one input: a language model has one for each token."""
+        """The number of answers per input: a language model has one for each token."""
         return self.tokens if self.tells_words else 1
 
     @property
     def whole(self) -> Slice:
-        """Return the full network's slice, with the exits that are part of it."""
+        """The full network's slice, with the exits that are part of it."""
         own = family(self.model).own_exits
         return Slice(exits=(*own, self.units)) if own else Slice()
 
@@ -59,7 +59,7 @@ class Task:
         return _class_rows(self, slice)
 
     def input(self, batch: int, device: torch.device | str = "cpu") -> Tensor:
-        """Return a batch of the largest inputs there are; their values mean nothing."""
+        """Return a batch of inputs of the largest size, with arbitrary values."""
         known = family(self.model)
         if not known.has_channels:
             return torch.ones(batch, self.tokens, dtype=torch.int64, device=device)
@@ -70,7 +70,7 @@ class Task:
 
 @cache
 def _class_rows(task: Task, slice: Slice) -> frozenset[str]:
-    """Find them by a network for one class more: it has one row more of them."""
+    """Find them by building a network for one more class: their shapes differ."""
     state = task.build(slice, "meta").state_dict()
     other = replace(task, num_classes=task.num_classes + 1).build(slice, "meta").state_dict()
     return frozenset(name for name, tensor in state.items() if other[name].shape != tensor.shape)

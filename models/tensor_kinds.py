@@ -1,4 +1,4 @@
-"""Tensors of a network by the kind of layer that holds them, or by their names."""
+"""Selects tensors of a network by the kind of their layer, or by name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LAYERS: dict[str, type[nn.Module]] = {
     "group-norm": nn.GroupNorm,
 }
 STEP = "step"
-"""The kind of a residual branch's step size, which is no layer."""
+"""The kind of a residual branch's step size, which belongs to no layer."""
 KINDS = (*LAYERS, STEP)
 
 
 def tensors_of(net: nn.Module, rules: Iterable[str]) -> frozenset[str]:
-    """Return the names of the tensors that the rules choose: kinds, or names such as `fc.*`.
+    """Return the names of the tensors that the rules select: kinds, or names such as `fc.*`.
 
-    A kind that the network has none of chooses nothing; a name that it has not is an error.
+    A kind that the network lacks selects nothing; an unknown name is an error.
     """
     kinds = {name: _kind(net, name) for name in net.state_dict()}
     chosen: set[str] = set()

@@ -1,15 +1,15 @@
-"""A Transformer that tells the next word: FedFA's for WikiText-2 (Park and Joe-Wong, Tables 4, 5).
+"""A Transformer language model: FedFA's for WikiText-2 (Park and Joe-Wong, Tables 4, 5).
 
-Word and place embeddings, then two stages of layers, and a linear classifier to all words. The
-first stage has two layers, the second up to five, whose hidden width is the one that FedFA's
-clients choose. Each layer is attention to the words so far and a feed-forward network, each beside
-the identity, with LayerNorm before it and at the end (pre-LN). Table 4 leaves open the heads, here
-four, and how words are placed, here by learnt embeddings.
+Word and position embeddings, then two stages of layers, and a linear classifier over all words. The
+first stage has two layers, the second up to five; FedFA's clients choose the second's hidden width.
+Each layer is causal attention and a feed-forward network, each beside the identity, with LayerNorm
+before it and at the end (pre-LN). Table 4 leaves two points open: there are four heads, and
+positions have learnt embeddings.
 
 A width for each stage cuts the hidden layers of its feed-forward networks, and the residual stream
 stays whole, as in FedFA. A single width cuts that as well, as in `models/vit.py`: all heads stay,
 each with the first part of its positions, and the residual stream, LayerNorm and each of the fused
-q, k and v are cut in as many equal chunks. Words and places are never cut.
+q, k and v are cut in as many equal chunks. Words and positions are never cut.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from models.vit import SelfAttention, Sizes
 
 @dataclass(frozen=True)
 class Architecture:
-    """The numbers that tell one Transformer from another."""
+    """The sizes of a Transformer."""
 
     layers: tuple[int, ...]
-    """Of each stage."""
+    """Number of layers in each stage."""
     hidden: tuple[int, ...]
-    """Width of the feed-forward networks of each stage."""
+    """Width of the feed-forward networks in each stage."""
     dim: int
     heads: int
 
@@ -50,13 +50,13 @@ class Architecture:
 
 
 class CausalAttention(SelfAttention):
-    """Attention of each token to itself and those before it."""
+    """Attention of each token to itself and to earlier tokens."""
 
     causal = True
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward network, each beside the identity; steps as NeFL's."""
+    """Attention and a feed-forward network, each beside the identity; steps as in NeFL."""
 
     attention_step: Tensor | None
     feed_forward_step: Tensor | None
@@ -93,7 +93,7 @@ class Head(nn.Module):
 
 
 class Transformer(SlicedNetwork):
-    """Embeddings, layers, and a classifier of every word's successor; heads at early exits."""
+    """Embeddings, layers, and a classifier of each word's successor; heads at early exits."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Transformer(SlicedNetwork):
 
 
 def _embedding(rows: int, sizes: Sizes) -> nn.Embedding:
-    """Return an embedding whose values are small enough for what the layers add to be heard."""
+    """Return an embedding with values small enough not to drown the layers' outputs."""
     embedding = nn.Embedding(rows, sizes.dim)
     nn.init.normal_(embedding.weight, std=0.02)
     return sizes.reads(embedding)

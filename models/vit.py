@@ -1,14 +1,15 @@
 """Vision transformers with torchvision's names, so that its pre-trained weights load.
 
 Dosovitskiy et al., An Image is Worth 16x16 Words. Torchvision itself is not needed. Images of
-another size than the network's are resized to it. A block that a slice does not keep is absent: not
+another size than the network's are resized. Blocks that a slice does not keep are absent: not
 built, not computed, not sent.
 
-A width cuts the embedding and the hidden layer of the MLPs, never pixels, places or classes. With
-`heads=narrow` all heads stay, each with the first part of its positions, and the residual stream,
-LayerNorm and each of the fused q, k and v are cut in as many equal chunks, as in `models/bert.py`.
-With `heads=fewer` the first heads stay whole. Either is a smaller ViT of the same weights' parts,
-not the full one with the rest set to zero: LayerNorm runs over the positions kept.
+A width cuts the embedding and the hidden layer of the MLPs, never pixels, positions or classes.
+With `heads=narrow` all heads stay, each with the first part of its positions, and the residual
+stream, LayerNorm and each of the fused q, k and v are cut in as many equal chunks, as in
+`models/bert.py`. With `heads=fewer` the first heads stay whole. Either is a smaller ViT with parts
+of the same weights, not the full one with the rest set to zero: LayerNorm runs over the positions
+kept.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from models.slicing import Slice, SliceError, check_stages, declare_parts
 HeadCut = Literal["narrow", "fewer"]
 Layer = TypeVar("Layer", bound=nn.Module)
 EPSILON = 1e-6
-"""Of LayerNorm, as torchvision's ViTs have it."""
+"""LayerNorm's epsilon in torchvision's ViTs."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The numbers that tell one ViT from another."""
+    """The sizes of a ViT."""
 
     image_size: int
     patch: int
@@ -46,11 +47,11 @@ class Architecture:
 
     @property
     def tokens(self) -> int:
-        """Return the number of patches, and one for the class token."""
+        """The number of patches, plus one for the class token."""
         return (self.image_size // self.patch) ** 2 + 1
 
     def reading(self, image_size: int | None, patch: int | None) -> Architecture:
-        """Return this one for images or patches of another size, where one is given."""
+        """Return this architecture for images or patches of another size, where one is given."""
         size = self.image_size if image_size is None else whole_number("image_size", image_size)
         patch = self.patch if patch is None else whole_number("patch", patch)
         if size % patch:
@@ -66,7 +67,7 @@ class Sizes:
     head: int
     mlp: int
     chunks: tuple[int, ...]
-    """The parts of the embedding that are cut each on its own."""
+    """The parts of the embedding, each of which is cut on its own."""
 
     @property
     def dim(self) -> int:
@@ -85,12 +86,12 @@ class Sizes:
         raise ValueError(f"unknown heads {cut!r}; choose from narrow, fewer")
 
     def reads(self, layer: Layer) -> Layer:
-        """Return the layer; say that its inputs are the embedding's positions."""
+        """Return the layer; declare that its inputs are the embedding's positions."""
         declare_parts(layer, "weight", 1, self.chunks)
         return layer
 
     def gives(self, layer: Layer) -> Layer:
-        """Return the layer; say that its outputs are the embedding's positions."""
+        """Return the layer; declare that its outputs are the embedding's positions."""
         declare_parts(layer, "weight", 0, self.chunks)
         declare_parts(layer, "bias", 0, self.chunks)
         return layer
@@ -110,11 +111,11 @@ def patches(channels: int, dim: int, size: int) -> nn.Conv2d:
 class SelfAttention(nn.Module):
     """Attention of all tokens to all, with the names of `nn.MultiheadAttention`.
 
-    That one does not call its `out_proj`, whose cost would so be overlooked.
+    `nn.MultiheadAttention` does not call its `out_proj`, whose cost would then not be counted.
     """
 
     causal = False
-    """Whether a token attends to itself and those before it alone (`models/transformer.py`)."""
+    """True if a token attends only to itself and earlier tokens (`models/transformer.py`)."""
 
     def __init__(self, sizes: Sizes, dropout: float) -> None:
         super().__init__()
@@ -170,10 +171,10 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The places of the tokens, and the blocks that the slice holds, under their numbers."""
+    """The position embedding, and the slice's blocks under their numbers."""
 
     ln: nn.LayerNorm
-    """The final head's, where the slice has it."""
+    """The final head's norm, where the slice has it."""
 
     def __init__(self, tokens: int, sizes: Sizes, dropout: float, blocks: dict[int, Block]) -> None:
         super().__init__()
@@ -183,7 +184,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleDict({f"encoder_layer_{n}": b for n, b in blocks.items()})
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the tokens, each with its place."""
+        """Return the tokens plus their position embedding."""
         placed: Tensor = self.dropout(x + self.pos_embedding)
         return placed
 

@@ -1,1 +1,1 @@
-"""What crosses between server and client: all that they share besides models/ and data/."""
+"""The records that cross between server and client, and the code that both use to read them."""

@@ -1,6 +1,6 @@
-"""A slice's tensors on the wire: one flat array per dtype, in the order of its names.
+"""A slice's tensors on the wire: one flat array per dtype, in the order of the names.
 
-Names and shapes follow from the slice itself, which both sides build: only values are sent.
+Names and shapes follow from the slice, which both sides build: only values are sent.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor
 from protocol.reading import ProtocolError, reading, shown
 
 LONGEST_HEADER = 512
-"""Bytes that NumPy writes before the values: 128 for a flat array."""
+"""Most bytes of NumPy's header before the values: 128 for a flat array."""
 
 
 def pack(state: Mapping[str, Tensor]) -> ArrayRecord:
-    """Return a slice's tensors as one flat array per dtype, in the order of its names."""
+    """Return a slice's tensors as one flat array per dtype, in the order of the names."""
     groups: dict[str, list[Tensor]] = {}
     for tensor in state.values():
         groups.setdefault(_kind(tensor), []).append(tensor.detach().cpu().reshape(-1))
@@ -29,7 +29,7 @@ def pack(state: Mapping[str, Tensor]) -> ArrayRecord:
 
 
 def unpack(record: ArrayRecord, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a packed slice that has the names, shapes and dtypes of `like`."""
+    """Return the tensors of a packed slice with the names, shapes and dtypes of `like`."""
     expected: dict[str, int] = {}
     for tensor in like.values():
         expected[_kind(tensor)] = expected.get(_kind(tensor), 0) + tensor.numel()
@@ -47,10 +47,10 @@ def unpack(record: ArrayRecord, like: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def _flat(array: Array, kind: str, size: int) -> Tensor:
-    """Return the values of an array that must be flat, of a dtype and of a size.
+    """Return the values of a flat array of an expected dtype and size.
 
-    Its own word on these is not taken: NumPy would make room for as many values as the header
-    names, however few follow. So the header is read first, and the bytes are counted.
+    The array's header is not trusted: NumPy would allocate memory for as many values as the header
+    names, even if few follow. So the header is read first, and the bytes are counted.
     """
     dtype = np.dtype(kind)
     room = dtype.itemsize * size
@@ -64,7 +64,7 @@ def _flat(array: Array, kind: str, size: int) -> Tensor:
     if header != ((size,), False, dtype) or left != room:
         found = f"{shown(header[0])} of {shown(header[2])} in {left} bytes"
         raise ProtocolError(f"a slice of {found}, expected {size} values of {kind}", "shape")
-    # A copy, which may be written to, as tensors are.
+    # A copy, since the buffer is read-only and tensors are written to.
     return torch.from_numpy(np.frombuffer(array.data, dtype, size, opened.tell()).copy())
 
 

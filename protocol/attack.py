@@ -1,4 +1,4 @@
-"""Attacks that a run makes on itself: who takes part, and what an attacker is told to do."""
+"""Attacks that a run simulates: the choice of the attackers, and their instructions."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import numpy as np
 
 AttackKind = Literal["none", "shuffled-labels", "amplified"]
 ATTACKERS, LABELS = 2**32 - 1, 2**32 - 2
-"""Tell the draws of attackers and of their labels from all others that go by the seed."""
+"""Separate the random streams for attackers and for their labels from others of the same seed."""
 
 
 @dataclass(frozen=True)
 class Sabotage:
-    """What one attacker is told to do; it crosses in its `Work`, and in nobody else's."""
+    """Instructions of one attacker; they are in its own `Work` only."""
 
     strength: float = 1.0
-    """How many times as far as it has trained what it sends back is from what it was sent."""
+    """Factor on the change that the attacker sends back."""
     labels: int | None = None
-    """The seed that its labels are shuffled by; None leaves them."""
+    """Seed by which its labels are shuffled; default (None): unchanged labels."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What some of the clients do to the others (FedFA, section 3.1)."""
+    """The attack of some clients on the others (FedFA, section 3.1)."""
 
     kind: AttackKind = "none"
-    """`shuffled-labels` trains on labels that were dealt out anew among the client's examples,
-    `amplified` on its own; both send back an update of the given strength."""
+    """`shuffled-labels` trains on labels shuffled among the client's examples, `amplified` on its
+    true ones; both send back an update of the given strength."""
     share: float = 0.2
-    """Of the clients."""
+    """Share of the clients that attack, 0 to 1."""
     strength: float = 1.0
-    """Lambda of the paper: an attacker sends what it was sent + lambda * (trained - sent)."""
+    """Lambda of the paper: an attacker sends sent + lambda * (trained - sent)."""
     largest: bool = True
-    """Whether attackers hold the largest level, where few others are averaged with them."""
+    """Let attackers hold the largest level, where few other clients are averaged with them."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(AttackKind):
@@ -47,16 +47,17 @@ class Attack:
             raise ValueError(f"strength is {self.strength}: expected a finite number")
 
     def count(self, clients: int) -> int:
-        """Return how many of the clients attack."""
+        """Return the number of clients that attack."""
+        # Rounds half up; `round` would round half to even.
         return 0 if self.kind == "none" else math.floor(self.share * clients + 0.5)
 
     def attackers(self, clients: int, seed: int) -> frozenset[int]:
-        """Return the numbers of those who attack, by the seed alone: whoever comes, and when."""
+        """Return the numbers of the attackers, from the seed alone: arrivals do not change them."""
         generator = np.random.default_rng((seed, ATTACKERS))
         return frozenset(generator.choice(clients, self.count(clients), replace=False).tolist())
 
     def sabotage(self, client: int, seed: int) -> Sabotage:
-        """Return what an attacker is told: the same in all rounds."""
+        """Return an attacker's instructions, the same in all rounds."""
         if self.kind != "shuffled-labels":
             return Sabotage(self.strength)
         labels = np.random.default_rng((seed, client, LABELS)).integers(2**31)

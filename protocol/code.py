@@ -1,4 +1,4 @@
-"""Which code a side runs: in a simulation, clients can load another checkout's without a word."""
+"""Compares the code of server and clients: a simulation may load clients from another checkout."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import plugins
 from protocol.reading import ProtocolError, shown
 
 VERSION = 5
-"""Of the records. Raise it when they change."""
+"""Version of the records; raise it when they change."""
 SHARED = ("client_app", "data", "models", "protocol", "strategies", "training")
 
 
 def code_hash() -> str:
-    """Return a hash of the sources that server and clients must have in common: plugins, too."""
+    """Return a hash of the sources that server and clients must share, with plugins."""
     return _hash_with(tuple(plugins.files().items()))
 
 
@@ -33,7 +33,7 @@ def _hash_with(others: tuple[tuple[str, bytes], ...]) -> str:
 
 
 class OtherCodeError(ProtocolError):
-    """The other side runs another version of this app."""
+    """An error of a side that runs another version of this app."""
 
 
 def check_code(code: object, version: object) -> None:

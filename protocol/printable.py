@@ -1,11 +1,11 @@
-"""Text of the other side, made fit to be shown: it may hold anything, and a terminal obeys much."""
+"""Makes foreign text safe to show: it may hold anything, including terminal commands."""
 
 from __future__ import annotations
 
 import re
 
 LONGEST = 500
-"""Characters that are shown of a text."""
+"""Characters of a text that are shown."""
 
 # ECMA-48: a command with its parameters (CSI), a text that is meant for the terminal until its end
 # (OSC, DCS, SOS, PM, APC), any other escape; each also in its form of one C1 character.
@@ -17,12 +17,13 @@ _ESCAPES = re.compile(
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    """Return the text in one line, without what moves the cursor, colours, hides or turns letters.
+    """Return the text in one line, without characters that change what a terminal shows.
 
-    Escape sequences go, white space becomes spaces, and of what is left only printable characters
-    stay: no control characters, no marks of direction. A text that is too long ends in an ellipsis.
+    Escape sequences are removed, white space becomes spaces, and of the rest only printable
+    characters stay: no control characters, no marks of direction. A text that is too long ends in
+    an ellipsis.
     """
-    plain = _ESCAPES.sub("", text[: 8 * longest])  # enough for whatever is shown of it
+    plain = _ESCAPES.sub("", text[: 8 * longest])  # enough for the part that is shown
     spaced = "".join(" " if letter.isspace() else letter for letter in plain)
     shown = "".join(filter(str.isprintable, spaced))
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"

@@ -1,7 +1,7 @@
-"""Reading what another side has sent: whatever its bytes are, a value comes of it or an error.
+"""Reads foreign bytes: each read ends in a valid value or in a ProtocolError.
 
-This is the one place where foreign bytes meet our code. Whoever reads a reply does so inside
-`reading`, checks each value with the functions below, and so raises nothing but ProtocolError.
+This is the one place where foreign bytes meet our code. Replies are read inside `reading`, and each
+value is checked with the functions below, so that nothing but ProtocolError is raised.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from protocol.printable import printable
 
 MOST = 2**53
-"""The largest whole number that a record may hold: up to it, floats are exact."""
+"""Largest whole number in a record: up to it, floats are exact."""
 LONGEST_SHOWN = 80
 """Characters of a foreign value or an error that a message repeats."""
 
 
 class ProtocolError(ValueError):
-    """A record that the other side cannot have meant, quoted only as far as is safe.
+    """A record that is invalid; its text is quoted only as far as is safe.
 
-    `reason` is the word that it is counted under.
+    `reason` is the word under which it is counted.
     """
 
     def __init__(self, text: str, reason: str = "report") -> None:
@@ -30,7 +30,7 @@ class ProtocolError(ValueError):
 
 @contextmanager
 def reading(what: str, reason: str = "report") -> Iterator[None]:
-    """Turn whatever goes wrong while foreign bytes are read into a ProtocolError.
+    """Turn any error while foreign bytes are read into a ProtocolError.
 
     Everything is caught, because no list of exceptions is complete: nested brackets end in a
     RecursionError, long numbers in a ValueError or an OverflowError, sizes in a MemoryError.
@@ -47,7 +47,7 @@ def reading(what: str, reason: str = "report") -> Iterator[None]:
 def check_names(
     found: Collection[str], expected: Collection[str], where: str, reason: str = "report"
 ) -> None:
-    """Raise unless these are the names that belong there, all of them and no others."""
+    """Raise unless the found names are exactly the expected ones."""
     if set(found) != set(expected):
         names = ", ".join(sorted(expected))
         others = [shown(name) for name in found if name not in expected][:3]
@@ -56,35 +56,35 @@ def check_names(
 
 
 def whole(value: object, name: str, least: int = 0, most: int = MOST) -> int:
-    """Return the value, if it is a whole number in that range."""
+    """Return the value if it is a whole number in the range."""
     if type(value) is int and least <= value <= most:
         return value
     raise ProtocolError(f"{name} is {shown(value)}: expected a whole number, {least} to {most}")
 
 
 def number(value: object, name: str) -> float:
-    """Return the value, if it is a number; one that is infinite, or none, is left to the caller."""
+    """Return the value if it is a number; the caller checks for infinity and NaN."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     raise ProtocolError(f"{name} is {shown(value)}: expected a number")
 
 
 def within(value: object, name: str, least: float, most: float) -> float:
-    """Return the value, if it is a number in that range."""
+    """Return the value if it is a number in the range."""
     if least <= number(value, name) <= most:
         return number(value, name)
     raise ProtocolError(f"{name} is {shown(value)}: expected a number, {least:g} to {most:g}")
 
 
 def text(value: object, name: str, longest: int) -> str:
-    """Return the value, if it is a text that is not too long."""
+    """Return the value if it is a text of at most `longest` characters."""
     if isinstance(value, str) and len(value) <= longest:
         return value
     raise ProtocolError(f"{name} is {shown(value)}: expected a text of at most {longest} letters")
 
 
 def shown(value: object) -> str:
-    """Return a foreign value, as far as a message has room for it."""
+    """Format a foreign value, shortened to fit a message."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, list | tuple | dict):

@@ -1,4 +1,4 @@
-"""The names of the records that cross between server and client, and what all of them share."""
+"""Names of the records that cross between server and client, and helpers for all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Kind = TypeVar("Kind", ArrayRecord, ConfigRecord, MetricRecord)
 
 
 def record_of(content: RecordDict, name: str, kind: type[Kind]) -> Kind:
-    """Return the record of a reply that has this name, if it is of that kind."""
+    """Return a reply's record of this name, or raise ProtocolError if it is of another kind."""
     found = content.get(name)
     if not isinstance(found, kind):
         raise ProtocolError(f"the reply has no {kind.__name__} {name!r}", "names")
@@ -25,14 +25,14 @@ def record_of(content: RecordDict, name: str, kind: type[Kind]) -> Kind:
 
 
 def read_slice(content: RecordDict, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a reply that has them and a report, named and shaped like `like`."""
+    """Return the tensors of a reply with tensors and a report, named and shaped like `like`."""
     with reading("a reply"):
         check_names(content, (ARRAYS, METRICS), "the reply", "names")
         return unpack(record_of(content, ARRAYS, ArrayRecord), like)
 
 
 def footprint(content: RecordDict) -> int:
-    """Return the bytes that a message's content takes in memory, or somewhat less."""
+    """Return a lower estimate of the bytes that a message's content takes in memory."""
     return _bytes_of(content)
 
 
@@ -47,7 +47,7 @@ def _bytes_of(value: object) -> int:
 
 
 def size(content: RecordDict) -> int:
-    """Return the bytes of a message's content: the arrays, and the settings beside them.
+    """Return the bytes of a message's content: its arrays and its settings.
 
     The few numbers of a report are not counted.
     """

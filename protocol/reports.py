@@ -1,7 +1,7 @@
-"""The records of what a client says: of itself, of its training, of a test.
+"""The records of a client's reports: its profile, its choice, its training, a test.
 
-What the server reads of a reply is `Profile.read`, `Choice.read`, `Trained.read` or
-`Evaluation.read`: they return what can be used, or raise ProtocolError, whatever the bytes are.
+The server reads a reply by `Profile.read`, `Choice.read`, `Trained.read` or `Evaluation.read`: for
+any bytes they return valid values or raise ProtocolError.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from protocol.reading import (
 from protocol.records import CHOICE, METRICS, PROFILE, record_of
 
 MOST_CLIENTS = 10**6
-"""That a data set can be parted into."""
+"""Most clients of a data set."""
 LEAST_BUDGET = 1e-6
-"""Of the full model. What affords less is no device of this fleet, and nothing is that small."""
+"""Smallest budget, as a share of the full model: no network of a fleet is that small."""
 MOST_STAGES = 100
-"""Of a network."""
+"""Most stages of a network."""
 LONGEST_PROFILE = 2_000
-"""Bytes of JSON."""
+"""Most bytes of a profile's JSON."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a client says of itself."""
+    """A client's description of itself."""
 
     partition: int | None
     partitions: int | None
-    """Which part of the run's data set it holds, and of how many; None has data of its own."""
+    """The part of the run's data set that it holds, and the number of parts; None: its own data."""
     examples: int
-    """For training: no reply may claim more."""
+    """Number of its training examples: no reply may claim more."""
     budget: float | None
-    """The share of the full model that it affords; None leaves that to the fleet's config."""
+    """Share of the full model that it affords; None: by the fleet's config."""
     device: str
     code: str = field(default_factory=code_hash)
     version: int = VERSION
@@ -82,7 +82,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Choice:
-    """The architecture that a client chose: how many blocks of each stage, and their width."""
+    """The architecture that a client chose: number of blocks and width of each stage."""
 
     blocks: tuple[int, ...]
     width: tuple[float, ...]
@@ -95,7 +95,7 @@ class Choice:
 
     @classmethod
     def of(cls, slice: Slice) -> Choice:
-        """Return a slice of first blocks and of a width for each stage as a choice."""
+        """Return the choice of a slice with first blocks and a width for each stage."""
         assert slice.blocks is not None
         assert isinstance(slice.width, tuple)
         return cls(tuple(map(len, slice.blocks)), slice.width)
@@ -118,7 +118,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Personal:
-    """What a client has trained, on its own test part: before any other is averaged with it."""
+    """Test of a client's trained network on its own test part, before averaging."""
 
     accuracy: float
     loss: float
@@ -126,17 +126,17 @@ class Personal:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a client says of its training."""
+    """A client's report of its training."""
 
     examples: int
     loss: float
     seconds: float
     forgot: bool = False
-    """Whether the client has lost what it should remember, and started afresh."""
+    """True if the client has lost its memory, and started without it."""
     classes: tuple[int, ...] | None = None
-    """The classes of its training examples, where its method tells the server."""
+    """The classes of its training examples, where its method reports them."""
     personal: Personal | None = None
-    """What it has trained on its own test part, where the server asks, and it has one."""
+    """Test of its trained network on its own test part, where the server asks for it."""
 
     def record(self) -> MetricRecord:
         record = MetricRecord(
@@ -168,7 +168,7 @@ class Trained:
 
 
 def _classes(given: object) -> tuple[int, ...]:
-    """Return the classes that a client says it has: some, in ascending order."""
+    """Return the classes that a client reports: at least one, in ascending order."""
     found = given if isinstance(given, list) else []
     classes = tuple(whole(each, "a class") for each in found)
     if not classes or list(classes) != sorted(set(classes)):
@@ -177,7 +177,7 @@ def _classes(given: object) -> tuple[int, ...]:
 
 
 def _personal(given: object) -> Personal:
-    """Return the accuracy and the loss that a client says its trained network has."""
+    """Return the accuracy and the loss that a client reports for its trained network."""
     if not isinstance(given, list) or len(given) != 2:
         raise ProtocolError(f"personal is {shown(given)}: expected an accuracy and a loss")
     return Personal(within(given[0], "accuracy", 0, 1), within(given[1], "loss", 0, MOST))
@@ -185,7 +185,7 @@ def _personal(given: object) -> Personal:
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """A network's answers to examples: how sure it is of each, and whether it is right."""
+    """A network's answers to examples: the confidence of each, and whether it is right."""
 
     confidence: Tensor
     right: Tensor
@@ -193,9 +193,9 @@ class Answered:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A network on a client's data: the accuracy and the loss of each exit, and of their ensemble.
+    """A test on a client's data: the accuracy and the loss of each exit, and of their ensemble.
 
-    The last is the network's own answer: an ensemble is tested where it is that.
+    The last entry is the network's own answer: an ensemble is tested only where it is that.
     """
 
     examples: int
@@ -204,7 +204,7 @@ class Evaluation:
     answered: Answered | None = field(default=None, compare=False)
     """The network's own answers one by one, where they stay on this side."""
     confusion: Tensor | None = field(default=None, compare=False)
-    """[classes, classes]: how many examples of each class it gave which answer, likewise."""
+    """[classes, classes]: number of examples by class and answer, where they stay on this side."""
 
     def record(self) -> MetricRecord:
         return MetricRecord(
@@ -217,7 +217,7 @@ class Evaluation:
 
     @classmethod
     def read(cls, content: RecordDict, exits: int) -> Evaluation:
-        """Return a client's test of so many exits, an ensemble counted, or raise ProtocolError."""
+        """Return a client's test of `exits` exits, ensemble included, or raise ProtocolError."""
         with reading("a report"):
             check_names(content, (METRICS,), "the reply", "names")
             metrics = record_of(content, METRICS, MetricRecord)

@@ -1,4 +1,4 @@
-"""How a client trains: the numbers that the server sends with a slice."""
+"""Settings of local training: the numbers that the server sends with a slice."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ class TrainSettings:
 
     epochs: Annotated[int, SAMPLES] = 1
     steps: Annotated[int | None, SAMPLES] = None
-    """Steps of a round, over the data again and again; None makes them of the epochs."""
+    """Steps per round, over the data again and again; default (None): by the epochs."""
     batch_size: Annotated[int, SAMPLES] = 32
     optimizer: OptimizerKind = "sgd"
-    """`adamw` is what transformers are fine-tuned with; momentum and nesterov are SGD's alone."""
+    """`adamw` is usual for fine-tuning transformers; momentum and nesterov apply to SGD only."""
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
     nesterov: bool = False
     schedule: ScheduleKind = "constant"
-    """How the learning rate changes from round to round; within a round it is constant but for the
-    warm-up."""
+    """Change of the learning rate from round to round; within a round it is constant, except for
+    the warm-up."""
     milestones: Annotated[tuple[int, ...], ROUNDS] = ()
-    """The rounds from which on `step` multiplies the learning rate by `gamma` once more."""
+    """Rounds from which on `step` multiplies the learning rate by `gamma` once more."""
     gamma: float = 0.1
     rounds: Annotated[int, ROUNDS] = 1
-    """All rounds of the run: where `cosine` ends."""
+    """Number of rounds of the run, after which `cosine` reaches 0."""
     warmup: Annotated[int, Range(0, 2**31 - 1)] = 0
-    """Steps of a client over which the rate rises to what the schedule says: those that it takes if
-    it trains in every round."""
+    """Steps of a client in which the rate rises to the schedule's, as counted for a client that
+    trains in every round; default (0): no warm-up."""
     clip: float = 0.0
-    """The largest norm that a batch's gradient may have; 0 does not clip."""
+    """Largest norm of a batch's gradient; default (0): no clipping."""
     augment: bool = False
     device: DeviceKind = "auto"
     precision: PrecisionKind = "auto"
     channels_last: ChannelsLastKind = "auto"
-    """Images laid out with channels last, which convolutions on CPU and CUDA are faster with."""
+    """Memory layout of images: convolutions on CPU and CUDA are faster with channels last."""
     compile: bool = False
-    """Run through torch.compile: for long runs on CUDA. Weights then differ from those without."""
+    """Run through torch.compile, for long runs on CUDA. Weights differ from those without it."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "rounds"):
@@ -78,7 +78,7 @@ class TrainSettings:
 
 
 def _finite(number: float) -> float:
-    """Return the number; NaN, which fails every comparison, for what is not finite."""
+    """Return the number, or NaN if it is not finite: NaN fails every comparison."""
     return number if math.isfinite(number) else math.nan
 
 

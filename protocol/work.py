@@ -1,7 +1,7 @@
-"""The record of what the server asks of a client, beside the weights.
+"""The record of the server's request to a client, besides the weights.
 
-Both sides run the same code, so all that is as by default stays at home, and words that both know
-take no room.
+Both sides run the same code, so default values are not sent, and words that both know take no
+space.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from protocol.records import WORK
 from protocol.train_settings import StatisticsKind, TrainSettings
 
 LONGEST_WORK = 10**6
-"""Bytes of JSON."""
+"""Most bytes of the JSON."""
 
 Part = Literal["test", "validation"]
-"""Of a client's data: what it may be asked to test a network on."""
+"""Part of a client's data on which it may test a network."""
 
 
 @dataclass(frozen=True)
 class Recall:
-    """The memory that a client's round starts from: what it kept after an earlier one."""
+    """The memory that a client's round starts from: the one it kept after an earlier round."""
 
     run: str
-    """Tells this run from all others."""
+    """Identifies the run."""
     round: int = 0
-    """The last round of which the server took this client's reply; 0 starts afresh."""
+    """Last round in which the server accepted this client's reply; default (0): no memory."""
     turn: int = 0
-    """Tells the assignments of a client in one round apart."""
+    """Number that separates the assignments of a client in one round."""
     keep: int = 2
-    """How many of its memories a client keeps: a resumed run may go back some rounds."""
+    """Memories that a client keeps: a resumed run may go back some rounds."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[0-9a-z]{1,64}", text(self.run, "run", 64)):
@@ -55,36 +55,37 @@ class Recall:
 
 @dataclass(frozen=True)
 class Work:
-    """What the server asks of a client besides the weights."""
+    """The server's request to a client, besides the weights."""
 
     task: Task
     slice: Slice
     dataset: DatasetSpec
     train: TrainSettings
     method: str = ""
-    """The method whose client half does it; none for a question that needs none."""
+    """The method whose client half does the work; empty for a question without a method."""
     settings: Any = field(default_factory=dict)
-    """The method's own: its dataclass where they are sent, their names and values where read."""
+    """The method's settings: a dataclass at the sender, names and values at the reader."""
     told: Mapping[str, Any] = field(default_factory=dict)
-    """What the method tells this client in this round."""
+    """Values from the method for this client in this round."""
     recall: Recall | None = None
-    """Where the method's clients remember something from round to round."""
+    """The memory to start from, where the method's clients remember."""
     round: int = 1
     seed: int = 0
-    """Of this client in this round."""
+    """Seed of this client in this round."""
     statistics: StatisticsKind = "own"
-    """Of batch norm in a client's test: those of its training examples, or of each test batch."""
+    """Source of batch norm's statistics in a client's test: its training examples, or each test
+    batch."""
     part: Part = "test"
-    """Of the client's data, which a test is made on."""
+    """Part of the client's data that a test uses."""
     personal: bool = False
-    """Whether the client tests what it has trained on its test part, before it sends it back."""
+    """Test the trained slice on the client's test part before it is sent back."""
     sabotage: Sabotage | None = None
-    """What it does to the others, where it is one of the run's attackers."""
+    """Instructions of an attacker; None for an honest client."""
     vocabulary: str | None = None
-    """The identity of the run's pre-trained tokenizer, where a device is asked what it is."""
+    """Identity of the run's pre-trained tokenizer, in an enrolment question."""
 
     def record(self) -> ConfigRecord:
-        """Return all but what is as by default, which both sides know, in few bytes."""
+        """Return the record, in few bytes: default values, which both sides know, are left out."""
         packed = _squeeze(json.dumps(_changed(self), separators=(",", ":")))
         return ConfigRecord({"code": code_hash(), "version": VERSION, "packed": packed})
 
@@ -109,7 +110,7 @@ class Work:
 
 @cache
 def _usual() -> bytes:
-    """Return the words that settings are made of, which both sides know and zlib need not send."""
+    """Return the usual words of settings, as a dictionary for zlib: they need not be sent."""
     settings = (Task(""), Slice(), DatasetSpec(), TrainSettings())
     return json.dumps([asdict(each) for each in settings], separators=(",", ":")).encode()
 
@@ -120,7 +121,7 @@ def _squeeze(text: str) -> bytes:
 
 
 def _expand(packed: bytes) -> str:
-    """Return the text that was squeezed: a few bytes may not fill a device's memory."""
+    """Return the uncompressed text, of limited length: few bytes may not fill a device's memory."""
     expander = zlib.decompressobj(zdict=_usual())
     plain = expander.decompress(packed, LONGEST_WORK)
     if not expander.eof:
@@ -129,7 +130,7 @@ def _expand(packed: bytes) -> str:
 
 
 def _changed(value: Any) -> Any:
-    """Return a dataclass as a dictionary of the fields that are not as by default."""
+    """Return a dataclass as a dictionary of the fields that differ from their defaults."""
     if not is_dataclass(value) or isinstance(value, type):
         return value
     usual = {
@@ -141,7 +142,7 @@ def _changed(value: Any) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON's lists as the tuples they were."""
+    """Return a JSON value with its lists turned back into tuples."""
     if isinstance(value, list):
         return tuple(_tuples(item) for item in value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Draw the clients of a round, and say what each of them trains or tests."""
+"""Draws the clients of a round, and assigns each a level to train or test."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ LEVELS = 2**31
 
 @dataclass(frozen=True)
 class Assignment:
-    """A client, and the cut that it trains or tests: made once a round, and kept with its reply.
+    """A client and the cut it trains or tests: made once per round and kept with its reply.
 
-    Its tensors are cut out when they are sent and looked up when they come back, so that a round
-    of many clients takes no more memory than a round of few.
+    The tensors are cut out when the message is sent and looked up when the reply arrives, so a
+    round of many clients takes no more memory than a round of few.
     """
 
     client: Client
     cut: Cut
     weight: float | None = None
-    """Aggregation weight of its update; None follows the run's `weighting`."""
+    """Aggregation weight of its update; default (None): by the run's `weighting`."""
     told: Mapping[str, Any] = field(default_factory=dict)
-    """Values for the method's client half; any JSON."""
+    """Values for the method's client half, as JSON."""
     what: str = "training"
-    """The name that reports use for the question: training, or the name of a test."""
+    """Name of the work in reports: training, or the name of a test."""
     part: Part = "test"
-    """The part of the client's data that a test uses."""
+    """Part of the client's data that a test uses."""
     train: TrainSettings | None = None
-    """How the client trains; None: as the run's `train` says."""
+    """Training settings of the client; default (None): the run's `train`."""
     macs: int | None = None
-    """MACs of a forward pass of one example in training; None: those of the slice."""
+    """MACs of a forward pass of one example in training; default (None): those of the slice."""
     turn: int = 0
-    """Number of assignments that its client has before it in this round."""
+    """Number of assignments of the same client before this one in the round."""
     personal: bool = False
-    """Whether the client tests its trained slice before it sends it back."""
+    """Test the trained slice on the client before it is sent back."""
 
     @property
     def level(self) -> int:
-        """The number of its level in reports."""
+        """Level number in reports."""
         return self.cut.level.number
 
 
 def in_turn(assigned: Iterable[Assignment], told: Mapping[str, Any]) -> list[Assignment]:
-    """Return the assignments with their turns; `told` is added for every client."""
+    """Number each client's assignments within the round, and add `told` to each."""
     turns: Counter[int] = Counter()
     found = []
     for each in assigned:
@@ -69,14 +69,17 @@ def in_turn(assigned: Iterable[Assignment], told: Mapping[str, Any]) -> list[Ass
 
 
 def sampled(available: Collection[int], count: int, seed: int, round: int) -> list[int]:
-    """Return at most `count` of the clients, drawn from (seed, round) over the sorted numbers."""
+    """Draw at most `count` clients without replacement.
+
+    The draw follows from (seed, round) over the sorted numbers: arrival order does not change it.
+    """
     generator = np.random.default_rng((seed, round))
     drawn = generator.choice(sorted(available), min(count, len(available)), replace=False)
     return sorted(drawn.tolist())
 
 
 def drawn_level(weights: Mapping[Level, float], seed: int, round: int, client: int) -> Level:
-    """Return one of the levels, as often as its weight says, from (seed, round, client)."""
+    """Draw a level in proportion to the weights, from (seed, round, client)."""
     if len(weights) == 1:
         return next(iter(weights))
     generator = np.random.default_rng((seed, round, client, LEVELS))
@@ -91,14 +94,14 @@ def messages(
     submodels: Submodels,
     work: Callable[[Assignment], ConfigRecord],
 ) -> Iterator[tuple[Assignment, Message]]:
-    """Yield each assignment with its message, which is made when it is asked for.
+    """Yield each assignment with its message; the message is built when it is requested.
 
     The newest packed slices, one per level, are kept for the next client with the same cut.
     """
     packed: dict[Cut, ArrayRecord] = {}
     for number, each in enumerate(assigned):
         if each.cut not in packed:
-            if len(packed) == len(submodels.levels):  # clients have windows of their own
+            if len(packed) == len(submodels.levels):  # clients' windows differ, as with random ones
                 packed.clear()
             packed[each.cut] = pack(extract(state, submodels.of(each.cut).map))
         content = RecordDict({"arrays": packed[each.cut], "work": work(each)})
@@ -111,16 +114,18 @@ def level_of(
 ) -> Level:
     """Return a client's own level: its tier's, or the largest that it affords.
 
-    It follows from the client alone, since the other clients may change.
+    It depends on the client alone, since the other clients may change.
     """
     fleet = federation.fleet
     if takes_largest(client, federation):
         return levels[-1]
     highest = levels
+    # A node of the fleet's topology serves up to its own exit: it trains no deeper level.
     if (node := fleet.node_of(client.number)) and len(levels) == fleet.exits:
         highest = levels[: node.exit]
         if client.profile.budget is None:
             return highest[-1]
+    # With one level per tier, the tier alone decides; costs need not be compared.
     if client.profile.budget is None and len(levels) == len(fleet.budgets):
         return levels[_tier_of(client, fleet)]
     full = levels[-1].cost.of(settings.cost)
@@ -134,8 +139,8 @@ def levels_near(
 ) -> Sequence[Level]:
     """Return the levels that a client may train: its own, and those within the fleet's spread.
 
-    A device with a budget of its own is given nothing larger than its level. An attacker that
-    takes the largest level keeps it.
+    A device that states its own budget gets no level above its own. An attacker with
+    `attack.largest` always keeps the largest level.
     """
     spread = federation.fleet.spread
     if not spread or takes_largest(client, federation):
@@ -146,16 +151,16 @@ def levels_near(
 
 
 def takes_largest(client: Client, federation: Federation) -> bool:
-    """Return whether a client is an attacker that holds the largest level, whatever its tier.
+    """Return whether a client is an attacker with `attack.largest`, which holds the largest level.
 
-    A device that says what it affords is taken at its word.
+    A device's stated budget is trusted, also an attacker's.
     """
     attacks = client.number in federation.attackers and federation.fleet.attack.largest
     return attacks and client.profile.budget is None
 
 
 def budget_of(client: Client, fleet: FleetConfig) -> float:
-    """Return the share of the full model that a client affords, by its own word or its tier's."""
+    """Return the share of the full model's cost that a client affords: its own, or its tier's."""
     budget = client.profile.budget
     return fleet.budgets[_tier_of(client, fleet)] if budget is None else budget
 

@@ -1,4 +1,4 @@
-"""All properties of a network that can be sliced: models/checking.py, with means and costs."""
+"""Checks of a sliceable network: those of models/checking.py, the mean, and the costs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from strategies.aggregation.update import Update
 from strategies.levels.cost import cost, macs_by_exit, price_of
 
 WINDOWS: tuple[WindowKind, ...] = ("prefix", "lower-right", "middle", "random", "rolling")
-"""Those that cut a layer's inputs as they cut the outputs that it reads."""
+"""Window kinds that cut a layer's inputs like the outputs they read."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A property, and what to change where a network does not have it."""
+    """The result of one check, with the change that a network needs to pass it."""
 
     name: str
     wrong: str | None = None
@@ -45,11 +45,12 @@ class Finding:
 
 
 def check_round_trip(task: Task) -> None:
-    """Cut slices, do not train them, average them: no bit of the full network has changed."""
+    """Check that averaging untrained slices leaves every bit of the full network unchanged."""
     full = randomised(network_to_load(task, all_exits(task)))
     deep = [each for each in some_slices(task) if each.depth(task.units) == task.units]
-    narrow = [each for each in deep if each.width != 1]  # the whole network tells nothing
+    narrow = [each for each in deep if each.width != 1]  # the whole network cannot fail
     shallow = [each for each in some_slices(task) if each.width == 1 and each not in deep]
+    # One slice for each kind of window.
     used = islice(cycle([*narrow, *shallow]), len(WINDOWS))
     if changed := changed_by_untrained(full, (task.build(held, "meta") for held in used)):
         raise CheckError(
@@ -59,12 +60,13 @@ def check_round_trip(task: Task) -> None:
 
 
 def changed_by_untrained(full: SlicedNetwork, parts: Iterable[SlicedNetwork]) -> list[str]:
-    """Return what differs after slices, each cut through another window, have been averaged."""
+    """Return the tensors that change when untrained slices with different windows are averaged."""
     state, mean = full.state_dict(), NestedMean()
     for number, part in enumerate(parts):
         window = Window(WINDOWS[number % len(WINDOWS)], seed=5)
         where = slice_map(full, part, window, _bank_of_statistics(full, part))
         own = {name for name, region in where.regions.items() if region.banked}
+        # Banked tensors are not in the full state, so there is nothing to compare.
         cut = replace(where, regions={n: r for n, r in where.regions.items() if n not in own})
         mean.add(Update(extract(state, cut), cut, 0.3))
     after = mean.result(state)
@@ -72,7 +74,7 @@ def changed_by_untrained(full: SlicedNetwork, parts: Iterable[SlicedNetwork]) ->
 
 
 def _bank_of_statistics(full: SlicedNetwork, part: SlicedNetwork) -> Callable[[str], str | None]:
-    """Keep statistics that are cut to themselves, as methods do: they are of one width."""
+    """Keep cut statistics in a bank, as methods do: they hold for one width only."""
     whole, cut = full.state_dict(), part.state_dict()
 
     def bank(name: str) -> str | None:
@@ -83,7 +85,7 @@ def _bank_of_statistics(full: SlicedNetwork, part: SlicedNetwork) -> Callable[[s
 
 
 def check_costs(task: Task) -> None:
-    """Count parameters and MACs: less width and less depth cost less."""
+    """Check that less width and less depth have fewer parameters and MACs."""
     whole, half = cost(task, Slice()), cost(task, Slice(width=0.5))
     for kind in ("parameters", "macs"):
         if half.of(kind) >= whole.of(kind):
@@ -100,7 +102,7 @@ def check_costs(task: Task) -> None:
 
 
 def check_walk(task: Task) -> None:
-    """Count what has run when each exit answers: nothing behind it."""
+    """Check that nothing behind an exit has run when the exit answers."""
     counted = macs_by_exit(task, all_exits(task))
     alone = [cost(task, all_exits(task, unit)).macs for unit in range(1, task.units + 1)]
     for unit, (found, expected) in enumerate(zip(counted, alone, strict=True), 1):
@@ -128,14 +130,14 @@ CHECKS: dict[str, Callable[[Task], None]] = {
 
 
 SLOW = ("nothing runs beyond an exit", "round trip is bit-identical")
-"""Those that take long before a run, and whose lack falsifies no result."""
+"""Checks that take long, and whose failure would not falsify a run's results."""
 WITHOUT_NUMBERS = ("slices keep names, and fit", "cost falls with width and depth")
 LARGE = 4_000_000
-"""Parameters from which on the checks would take many seconds of each first start."""
+"""Parameters above which the other checks would take many seconds before each first run."""
 
 
 def checks_before_a_run(task: Task) -> list[str]:
-    """Return the checks that a start has the time for."""
+    """Return the names of the checks that are quick enough for the start of a run."""
     if price_of(task, task.whole, "parameters") > LARGE:  # without a pass, which imports a lot
         return list(WITHOUT_NUMBERS)
     return [name for name in CHECKS if name not in SLOW]
@@ -144,9 +146,9 @@ def checks_before_a_run(task: Task) -> list[str]:
 def findings(
     task: Task, place_of: Callable[[BaseException], str | None], chosen: Iterable[str] = CHECKS
 ) -> Iterator[Finding]:
-    """Yield what each check finds; a network that cannot be built is not looked at further.
+    """Yield the finding of each check; after a failed build the others are skipped.
 
-    `place_of` tells where in the network's own code an error was raised.
+    `place_of` returns the line of the network's own code that raised an error.
     """
     built = True
     for name in chosen:
@@ -158,7 +160,7 @@ def findings(
 
 
 def failed(found: Sequence[Finding]) -> bool:
-    """Return whether a network lacks one of the properties."""
+    """Return whether a check has failed."""
     return any(each.wrong for each in found)
 
 
@@ -169,7 +171,7 @@ def _wrong(
         check(task)
     except CheckError as error:
         return str(error)
-    except (Exception, SystemExit) as error:  # of the network's own code
+    except (Exception, SystemExit) as error:  # the network's own code may raise anything
         notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
         place = f" ({found})" if (found := place_of(error)) else ""
         return f"{notes}{type(error).__name__}: {' '.join(str(error).split())}{place}"

@@ -1,4 +1,4 @@
-"""The clients of each level: counted, logged at the start, and required where a run needs them."""
+"""Counts the clients of each level, logs them at the start, and stops a run that lacks them."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from strategies.method_settings import MethodSettings
 from strategies.nodes.enrolment import Client
 
 Lack = Literal["untrained", "no client"]
-"""A level that nobody holds is untrained if nobody ever did: no reply of it has been averaged, and
-its network was never trained as a whole, though other levels train the weights it shares with them.
-If clients held it before the run was resumed without them, it has no client (any more)."""
+"""Mark of a level without clients. "untrained": no reply for it has ever been averaged, so its
+network was never trained as a whole, though larger levels train the weights it shares with them.
+"no client": it had clients before the run was resumed without them."""
 
 MORE_NODES = "--federation-config 'num-supernodes={} client-resources-num-cpus=1'"
-"""What gives `flwr run` as many simulated clients as the fleet has; its own default is 2."""
+"""Options that give `flwr run` as many simulated clients as the fleet has; its own default is 2."""
 
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 
 @dataclass
 class Coverage:
-    """The levels, and the clients that hold and train each: computed once for a set of clients."""
+    """The clients that hold and train each level, computed once for a set of clients."""
 
     levels: Sequence[Level]
     clients: Mapping[int, Client]
     untrained: AbstractSet[int] = frozenset()
-    """Levels of which no client has sent a usable reply yet."""
+    """Levels for which no client has sent a usable reply yet."""
     own: dict[int, Level] = field(default_factory=dict)
-    """Each client's own level, by the client's number."""
+    """Each client's own level, by client number."""
     may: dict[int, frozenset[int]] = field(default_factory=dict)
     """The levels that each client may be assigned."""
     trains: dict[int, frozenset[int]] = field(default_factory=dict)
-    """The levels that are trained when a client trains, whatever it is assigned."""
+    """The levels that are trained when a client trains, whatever level it is assigned."""
 
     def is_of(self, levels: Sequence[Level], clients: Mapping[int, Client]) -> bool:
         """Return whether it was computed for these levels and clients; the roster makes a new
@@ -50,29 +50,29 @@ class Coverage:
 
     @cached_property
     def held(self) -> Counter[int]:
-        """The number of clients that train each level."""
+        """Number of clients that train each level."""
         return Counter(level for levels in self.trains.values() for level in levels)
 
     @cached_property
     def owned(self) -> Counter[int]:
-        """The number of clients whose own level each is."""
+        """Number of clients whose own level each level is."""
         return Counter(level.number for level in self.own.values())
 
     @cached_property
     def first(self) -> dict[int, int]:
-        """The smallest number of a client that may be assigned each level."""
+        """Lowest number of a client that may be assigned each level."""
         found: dict[int, int] = {}
         for number in sorted(self.may, reverse=True):
             found |= dict.fromkeys(self.may[number], number)
         return found
 
     def trained_by(self, clients: Iterable[int]) -> set[int]:
-        """Return the levels that some clients train between them."""
+        """Return the levels that these clients train together."""
         return set().union(*(self.trains[number] for number in clients))
 
     @property
     def lacks(self) -> dict[int, Lack]:
-        """The levels that no client holds, and the mark that reports give each of them."""
+        """The levels without clients, with their mark for reports."""
         return {
             level.number: "untrained" if level.number in self.untrained else "no client"
             for level in self.levels
@@ -86,7 +86,7 @@ def describe(
     coverage: Coverage,
     clients: Collection[Client],
 ) -> None:
-    """Log what the levels are, who trains them, and what is missing."""
+    """Log the levels, the clients that train them, and what is missing."""
     if len(clients) < federation.fleet.clients:
         log.warning(
             "%d of the fleet's %d clients are there; a simulation has them all with: flwr run . %s",
@@ -144,7 +144,7 @@ def _describe_levels(federation: Federation, settings: MethodSettings, coverage:
 
 
 def _told(width: float | tuple[float, ...]) -> str:
-    """Return a width in words: one number, where all stages have the same."""
+    """Format a width: one number if all stages have the same, else one per stage."""
     shares = dict.fromkeys(width if isinstance(width, tuple) else (width,))
     every = width if isinstance(width, tuple) and len(shares) > 1 else shares
     return ", ".join(f"{share:.3g}" for share in every)
@@ -156,9 +156,9 @@ def require_full_model(
     coverage: Coverage,
     clients: Collection[Client],
 ) -> None:
-    """Raise where devices say what they afford, and none affords the full model.
+    """Raise where devices state their budgets, and none affords the full model.
 
-    Where the config says it (a simulated fleet), it is the user who wants no client at the top.
+    A simulated fleet takes its budgets from the config, where leaving out the top is a choice.
     """
     top = coverage.levels[-1]
     named = [client.profile.budget for client in clients]

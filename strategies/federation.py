@@ -1,4 +1,4 @@
-"""What a run of any method is given: task, data, fleet, and the rhythm of its rounds."""
+"""Settings of a run that hold for every method: task, data, fleet, rounds, evaluation."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from strategies.aggregation.update import UpdateBounds
 Weighting = Literal["uniform", "examples"]
 MissingLevels = Literal["stop", "warn"]
 Test = Literal["server", "clients", "validation"]
-"""Of the levels on the server's test set, and of clients' models on their test or validation part.
-"""
+"""Places of a test: the levels on the server's test set, or clients' models on their test or
+validation parts."""
 
 EVERY = Range(0, 999_999)
 """Rounds between two events; 0 stands for the last round alone."""
 DEFAULT_SHARE = 0.5
-"""Of the clients who have come, where `min_replies` names no other."""
+"""Minimum share of the clients that must reply, where `min_replies` is null."""
 
 
 class FederationError(RuntimeError):
-    """A run that cannot go on."""
+    """A run that cannot continue."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A registered network, and the options that its family takes."""
+    """A registered network, and the options of its family."""
 
     name: str = "resnet20"
     weights: str | None = None
     """Pre-trained weights to start from: a file, a folder, `hub:NAME`, `package:NAME` or
-    `torchvision:NAME`."""
+    `torchvision:NAME`. Default (None): random weights."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class ModelConfig:
         return Task(self.name, data.num_classes, options=options, **data.input_shape)
 
     def check(self, data: DatasetSpec) -> None:
-        """Raise `ValueError` if there is no such network, by building it without memory."""
+        """Raise `ValueError` if the network cannot be built, by building it without memory."""
         found = family(self.name)
         if found.reads != data.holds:
             able = [name for name in names() if family(name).reads == data.holds]
@@ -73,33 +73,33 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Tier:
-    """Clients of one kind."""
+    """Clients with the same budget."""
 
     budget: float
-    """What they can hold, as a share of the full model's cost."""
+    """Share of the full model's cost that each of them affords."""
     clients: int
 
 
 @dataclass(frozen=True)
 class FleetConfig:
-    """The clients, and what each can hold where its device does not say."""
+    """The clients, and their budgets where devices do not state their own."""
 
     clients: Annotated[int, CLIENTS] = 10
     budgets: tuple[float, ...] = (1.0,)
-    """Of the tiers, as shares of the full model, the smallest first."""
+    """Budget of each tier, as a share of the full model's cost, in rising order."""
     shares: tuple[float, ...] = (1.0,)
-    """How many of the clients are in each tier, relative to the others."""
+    """Relative number of clients in each tier."""
     spread: Annotated[int, Range(0, 100)] = 0
-    """By how many tiers the level that a client trains may be off its own: where it is more than 0,
-    every round draws it anew (NeFL, B.5)."""
+    """Most tiers between a client's own level and the one it trains. Default (0): its own level;
+    above 0 every round draws the level anew (NeFL, B.5)."""
     attack: Attack = field(default_factory=Attack)
-    """What some of the clients do to the others."""
+    """The attackers among the clients, and their attack."""
     nodes: tuple[Node, ...] = ()
-    """The clients as nodes that will answer requests together, in the order of their numbers; none
-    where that is no matter."""
+    """The clients as nodes that answer requests together, in order of client number; empty for a
+    fleet that does not serve."""
     serving: str | None = None
-    """Which share of the requests each exit answers, such as 80-15-5; None goes by the nodes' own
-    transfer rates."""
+    """Share of the requests that each exit answers, such as 80-15-5; default (None): from the
+    nodes' own transfer rates."""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "clients")
@@ -129,17 +129,17 @@ class FleetConfig:
         _ = self.topology  # which is checked when it is made
 
     def node_of(self, client: int) -> Node | None:
-        """Return the node that a client is, if it is one."""
+        """Return a client's node, or None if it has none."""
         return self.nodes[client] if client < len(self.nodes) else None
 
     @property
     def exits(self) -> int:
-        """How many exits the nodes have; 0 where there are none."""
+        """Number of the nodes' exits; 0 where there are no nodes."""
         return max((node.exit for node in self.nodes), default=0)
 
     @cached_property
     def topology(self) -> Topology | None:
-        """The nodes, with transfer rates as `serving` says; None where there are none."""
+        """The nodes, with transfer rates from `serving`; None where there are no nodes."""
         if not self.nodes:
             return None
         made = Topology(self.nodes)
@@ -147,7 +147,7 @@ class FleetConfig:
 
     @cached_property
     def settings(self) -> dict[Serving, Topology]:
-        """The nodes under each of the paper's serving settings that they can have."""
+        """The nodes under each of the paper's serving settings that fits them."""
         return Topology(self.nodes).papers_settings() if self.nodes else {}
 
     @property
@@ -157,9 +157,9 @@ class FleetConfig:
         return tuple(Tier(b, n) for b, n in zip(self.budgets, counts, strict=True))
 
     def tier_of(self, client: int, clients: int | None = None) -> int:
-        """Return the tier of a client, counted from 0: the first clients are the smallest.
+        """Return a client's tier, counted from 0: the first clients are in the smallest tier.
 
-        It is one of `clients`, or of the fleet's own number of them.
+        `clients` is the number of clients that are divided into tiers; by default the fleet's.
         """
         clients = self.clients if clients is None else clients
         if clients not in self._ends_of_tiers:
@@ -168,12 +168,15 @@ class FleetConfig:
 
     @cached_property
     def _ends_of_tiers(self) -> dict[int, list[int]]:
-        """The first client behind each tier, by the number of clients that are divided."""
+        """First client number after each tier, by the number of clients that are divided."""
         return {}
 
     def _clients_of_tiers(self, clients: int) -> list[int]:
-        """Divide clients by the shares, to within one; few clients go to the tiers in this order:
-        the largest, the smallest, then those between, the smaller first."""
+        """Divide clients by the shares, to within one client per tier.
+
+        Fewer clients than tiers are placed in this order: the largest tier, the smallest, then
+        those between, the smaller first.
+        """
         total = sum(self.shares)
         ends = [round(clients * end / total) for end in accumulate(self.shares)]
         counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
@@ -186,15 +189,15 @@ class FleetConfig:
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """Rounds between evaluations on the server, and on the clients; 0 is after the last alone."""
+    """Rounds between evaluations on the server and on the clients; 0: after the last round only."""
 
     every: Annotated[int, EVERY] = 1
     clients_every: Annotated[int, EVERY] = 0
     personal_every: Annotated[int | None, EVERY] = None
-    """Rounds between tests of what clients have trained, by themselves and before it is averaged;
-    0 is in the last alone, None in none."""
+    """Rounds between clients' tests of their own trained slices, before averaging; 0: in the last
+    round only; default (None): never."""
     statistics: StatisticsKind = "own"
-    """What clients' tests normalise by, where the network keeps no statistics."""
+    """Source of normalisation statistics in clients' tests, for networks that keep none."""
 
     def __post_init__(self) -> None:
         check_least(self, 0, "every", "clients_every")
@@ -204,12 +207,12 @@ class EvaluateConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Rounds between checkpoints, and how many are kept."""
+    """Rounds between checkpoints, and the number of checkpoints that are kept."""
 
     every: Annotated[int, ROUNDS] = 1
     keep: Annotated[int, ROUNDS] = 2
     best: bool = True
-    """Whether the one with the best score on the clients' validation parts is kept, too."""
+    """Also keep the checkpoint with the best score on the clients' validation parts."""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "every", "keep")
@@ -217,7 +220,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """All that the rounds depend on besides the method and its own settings."""
+    """All settings of a run except the method's own."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     dataset: DatasetSpec = field(default_factory=DatasetSpec)
@@ -230,20 +233,21 @@ class Federation:
     rounds: Annotated[int, ROUNDS] = 10
     clients_per_round: Annotated[int, CLIENTS] = 10
     in_flight: Annotated[int, CLIENTS] = 16
-    """Messages that are under way at a time."""
+    """Messages under way at a time."""
     deadline: Annotated[float, Range(0, 1e9)] = 0.0
-    """Seconds that a round may take; 0 waits for all replies."""
+    """Seconds per round; default (0): wait for all replies."""
     min_replies: float | None = None
-    """The share of a round's clients that must be there and answer; None is half of whoever is."""
+    """Minimum share of the sampled clients that must be online and reply, above 0 to 1. Default
+    (None): half of the clients that are online."""
     missing_levels: MissingLevels = "stop"
-    """What a run does where no device affords the full model, by its own word, or where it was
-    resumed and a level has lost all its clients."""
+    """Reaction to a full model that no device affords by its own budget, or to a level that has
+    lost all its clients after a resume: stop the run, or warn."""
     weighting: Weighting = "uniform"
     max_examples: int = 10**8
-    """That a client may say it has."""
+    """Upper limit on the number of examples a client may report, 1 to 2^30."""
     max_update: UpdateBounds = field(default_factory=UpdateBounds)
     run_id: str | None = None
-    """Tells this run from all others, also after it was resumed; made when it starts."""
+    """Identifies the run, also after a resume; default (None): drawn when the run starts."""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "rounds", "clients_per_round", "in_flight")
@@ -279,26 +283,26 @@ class Federation:
 
     @cached_property
     def attackers(self) -> frozenset[int]:
-        """The numbers of the clients that attack the others."""
+        """Numbers of the attacking clients."""
         return self.fleet.attack.attackers(self.fleet.clients, self.seed)
 
     def sabotage_of(self, client: int) -> Sabotage | None:
-        """Return what a client is told to do to the others, if it is an attacker."""
+        """Return an attacker's instructions, or None for an honest client."""
         attacks = client in self.attackers
         return self.fleet.attack.sabotage(client, self.seed) if attacks else None
 
     def query(self) -> Work:
-        """Return what a client is asked before the first round: to look at its data and itself."""
+        """Return the enrolment question: the client inspects its data and its device."""
         return Work(self.task, Slice(), self.dataset, self.local_train, vocabulary=self.vocabulary)
 
     @cached_property
     def vocabulary(self) -> str | None:
-        """What tells the run's tokenizer from others, where texts go through a pre-trained one."""
+        """Identifies the tokenizer of the run; None where texts are not tokenized by one."""
         return identity(self.dataset.tokenizer) if self.dataset.holds == "tokens" else None
 
     @cached_property
     def local_train(self) -> TrainSettings:
-        """How clients train: schedules end with the run."""
+        """Clients' training settings: learning rate schedules end with the run."""
         return replace(self.train, rounds=self.rounds)
 
     def with_model(self, model: ModelConfig) -> Self:
@@ -310,14 +314,15 @@ class Federation:
         return self if dataset == self.dataset else replace(self, dataset=dataset)
 
     def needed(self, asked: int) -> int:
-        """Return how many of those asked must give a usable reply."""
+        """Return the number of usable replies needed from `asked` clients."""
         share = DEFAULT_SHARE if self.min_replies is None else self.min_replies
         return max(1, math.ceil(share * asked))
 
     def required(self, clients: int) -> int:
-        """Return how many clients must be there for a round, of a run that has so many.
+        """Return the number of clients that must be online for a round, of `clients` enrolled.
 
-        A share that was named is of the clients that were asked for, whether they came or not.
+        A `min_replies` that is set counts from `clients_per_round`, also if fewer clients have
+        enrolled.
         """
         if self.min_replies is None:
             return self.needed(min(self.clients_per_round, clients))
@@ -325,11 +330,11 @@ class Federation:
 
     @property
     def validates(self) -> bool:
-        """Whether clients test on their validation parts, so that the best round is known."""
+        """True if clients test on their validation parts, to find the best round."""
         return self.checkpoint.best and self.dataset.validation > 0
 
     def evaluations_due(self, round: int) -> set[Test]:
-        """Return what is tested after a round; after the last one all that can be is."""
+        """Return the tests that follow a round; after the last round, all possible ones."""
         every: dict[Test, int] = {"server": self.evaluate.every}
         if self.validates:
             every["validation"] = self.evaluate.every
@@ -338,7 +343,7 @@ class Federation:
         return {who for who, rounds in every.items() if self._is_due(rounds, round)}
 
     def tests_personally(self, client: int, round: int) -> bool:
-        """Return whether a client tests what it trains in a round: an attacker's means nothing."""
+        """Return whether a client tests its own slice in a round; an attacker never does."""
         every = self.evaluate.personal_every
         return every is not None and self._is_due(every, round) and client not in self.attackers
 
@@ -348,7 +353,7 @@ class Federation:
 
 @contextmanager
 def named(part: str) -> Iterator[None]:
-    """Say which part of the settings a `ValueError` is about."""
+    """Prefix a `ValueError` with the part of the settings that it is about."""
     try:
         yield
     except ValueError as error:
@@ -361,7 +366,7 @@ def rises_to_one(shares: tuple[float, ...]) -> bool:
 
 
 def check_least(settings: object, least: int, *names: str) -> None:
-    """Raise `ValueError` for the first of these settings that is less."""
+    """Raise `ValueError` for the first of these settings that is below `least`."""
     for name in names:
         if getattr(settings, name) < least:
             expected = f"at least {least}" if least else "0 or more"

@@ -1,4 +1,4 @@
-"""The settings that methods have in common; each method's own are in its file.
+"""The settings that methods share; each method's own settings are in its file.
 
 `conf/strategy/NAME.yaml` sets these fields and no others.
 """
@@ -26,83 +26,84 @@ from strategies.levels.planning import (
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSettings:
-    """What every method has: its name, what it counts costs in, what it asks of networks."""
+    """Settings of every method: its name, its unit of cost, and its choice of norm and scaler."""
 
     name: str
     cost: CostKind = "parameters"
-    """What a level's cost, and a client's budget, is counted in."""
+    """Unit of a level's cost and of a client's budget."""
     tolerance: float = 0.1
-    """By how much a level's cost may miss its target, or a client's budget."""
+    """Largest relative deviation of a level's cost from its target, or above a client's budget."""
     norm: str | None = None
     scaler: str | None = None
-    """What the method asks of networks that have the choice; `model.norm` and `model.scaler` win,
-    and null leaves it to the network."""
+    """Norm and scaler that the method asks of a network with such options. `model.norm` and
+    `model.scaler` win; default (None): the network's own."""
 
     def __post_init__(self) -> None:
         check_least(self, 0, "tolerance")
 
     def check(self, federation: Federation) -> None:
-        """Raise `ValueError` if a federation cannot be run with these settings."""
+        """Raise `ValueError` if these settings do not fit the federation."""
 
     def check_files(self, federation: Federation) -> None:
-        """Raise `ValueError` if files that the server needs besides the run's data are no good."""
+        """Raise `ValueError` for bad files that the server needs besides the run's data."""
 
     def complete(self, model: ModelConfig) -> ModelConfig:
-        """Return the model with the options that are asked for, where it leaves them open.
+        """Return the model with the method's options filled in where the model leaves them open.
 
-        A run of a model that has no such choice says so when it starts.
+        An option that the model does not have is skipped; the run logs it at the start.
         """
         known = family(model.name).options
         taken = {k: v for k, v in self.asked.items() if v is not None and k in known}
         return replace(model, options={**taken, **model.options})
 
     def complete_data(self, data: DatasetSpec) -> DatasetSpec:
-        """Return the data set with what the server is to keep of it, where that is left open."""
+        """Return the data set with the server's share of it filled in where it is left open."""
         return data
 
     def for_clients(self) -> Self:
-        """Return the settings that clients are sent: without those of the server's own work."""
+        """Return the settings that clients are sent: without the server's own."""
         return self
 
     @property
     def asked(self) -> dict[str, str | None]:
-        """What the method asks of networks, by the names of their options; None asks nothing."""
+        """Options that the method asks of networks, by name; None asks nothing."""
         return {"norm": self.norm, "scaler": self.scaler}
 
     @property
     def need_clients(self) -> bool:
-        """Whether the levels follow from what the clients afford."""
+        """True if the levels follow from the clients' budgets."""
         return False
 
     @property
     def remembers(self) -> bool:
-        """Whether clients keep something from one of their rounds to the next: their `memory`."""
+        """True if clients keep a `memory` from one of their rounds to the next."""
         return False
 
     @property
     def ensemble(self) -> bool:
-        """Whether a network answers with the mean of its exits' logits, not with its last exit."""
+        """True if a network answers with the mean of its exits' logits instead of its last exit."""
         return False
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSettings(MethodSettings):
-    """How a method's levels are made: of widths, of splits, or of Eq. (1) of ScaleFL for ratios.
+    """Levels from widths, from splits, or from cost ratios by Eq. (1) of ScaleFL.
 
-    Where nothing is given they follow from what the clients' devices afford.
+    Without any of these, the levels follow from the budgets that clients' devices state.
     """
 
     widths: tuple[float, ...] | None = None
     """Share of the channels that each level keeps, the smallest first."""
     splits: tuple[tuple[float, ...], ...] | None = None
-    """Each level's units and share of the channels, the smallest first."""
+    """Units and share of the channels of each level, the smallest first."""
     ratios: tuple[float, ...] | None = None
-    """What each level may cost, as a share of the full model, the smallest first."""
+    """Cost of each level as a share of the full model's, the smallest first."""
     levels: Annotated[int | None, Range(1, 100)] = None
-    """Into how many levels clients are sorted by what they afford; null finds a number."""
+    """Number of levels into which clients are clustered by budget; default (None): the number that
+    separates the budgets best."""
     rounding: Rounding = "floor"
     ways: ClassVar[tuple[str, ...]] = ("widths", "ratios", "splits")
-    """The settings of which one makes the levels."""
+    """The settings that define the levels; at most one of them is set."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,11 +136,11 @@ class PlannedSettings(MethodSettings):
 
     @property
     def need_clients(self) -> bool:
-        """Whether the levels follow from what the clients afford."""
+        """True if the levels follow from the clients' budgets."""
         return not self._given()
 
     def plan(self, task: Task, ratios: tuple[float, ...], early_exits: bool) -> list[Level]:
-        """Return the levels; `ratios` stand in where no widths or splits are given.
+        """Return the levels; `ratios` are used where neither widths nor splits are given.
 
         With `early_exits` a level also holds the exits of the levels below it.
         """
@@ -153,7 +154,7 @@ class PlannedSettings(MethodSettings):
         return levels if early_exits else [own_exit_only(task, each) for each in levels]
 
     def search(self, task: Task, ratios: tuple[float, ...]) -> list[Split]:
-        """Return the splits that cost these ratios: by Eq. (1) of ScaleFL."""
+        """Return the splits that cost these ratios, by Eq. (1) of ScaleFL."""
         return search_splits(task, ratios, self.tolerance, self.cost, rounding=self.rounding)
 
     def _given(self) -> list[str]:
@@ -174,10 +175,10 @@ class PlannedSettings(MethodSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class DepthSettings(PlannedSettings):
-    """Of methods whose levels differ in depth alone: networks of full width up to an exit."""
+    """Settings of methods whose levels differ in depth alone: full width up to an exit."""
 
     head: str | None = None
-    """What early exits are to be made of; `model.head` wins, and null leaves it to the network."""
+    """Kind of the early exits; `model.head` wins. Default (None): the network's own."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -195,9 +196,9 @@ class DepthSettings(PlannedSettings):
 
     @property
     def asked(self) -> dict[str, str | None]:
-        """What is asked of networks: heads, too."""
+        """Options that the method asks of networks, with their heads."""
         return {**super().asked, "head": self.head}
 
     def search(self, task: Task, ratios: tuple[float, ...]) -> list[Split]:
-        """Return the deepest splits that cost these ratios, at full width."""
+        """Return the deepest splits of full width that cost these ratios."""
         return search_depths(task, ratios, self.tolerance, self.cost)

@@ -1,4 +1,4 @@
-"""The methods by name. One more is a plugin, or a file in strategies/methods with a line here."""
+"""The methods by name. A new one is a plugin, or a file in strategies/methods and a line here."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ METHODS = {
     "scalefl": "strategies.methods.scalefl:ScaleFL",
     "serving_rate": "strategies.methods.serving_rate.serving_rate:ServingRate",
 }
-"""Where each is; it is imported when it is used."""
+"""Module and class of each method; imported on first use."""
 
 
 def register_method(name: str) -> Callable[[Chosen], Chosen]:
-    """Offer a method under a name: `strategy=NAME` has the defaults of its settings."""
+    """Register a method under a name: `strategy=NAME` runs it with its settings' defaults."""
 
     def add(method: Chosen) -> Chosen:
         if name in METHODS:
@@ -41,7 +41,7 @@ def register_method(name: str) -> Callable[[Chosen], Chosen]:
 
 
 def method(name: str) -> type[NestedStrategy]:
-    """Return the method of a name, or raise `ValueError` with the choices."""
+    """Return the method with this name, or raise `ValueError` with the choices."""
     plugins.search(lambda: name in METHODS)
     if name not in METHODS:
         raise ValueError(f"unknown strategy {name!r}; choose from {', '.join(METHODS)}")

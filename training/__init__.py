@@ -1,1 +1,1 @@
-"""What both sides train and test with: the loop, losses, optimisers, devices, evaluation."""
+"""Training and tests, as used by server and clients: loop, losses, optimisers, devices."""

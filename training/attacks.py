@@ -1,6 +1,6 @@
-"""What an attacker does to its data before its training, and to its reply after it.
+"""Applies an attack to a client's data before its training, and to its reply afterwards.
 
-It is between the data, the method and the reply, so that any method can be attacked by it.
+It acts between data, method and reply, so that it works with any method.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from protocol.attack import Sabotage
 
 
 def poisoned(data: Examples, sabotage: Sabotage) -> Examples:
-    """Return an attacker's examples: their labels, if asked for, dealt out anew among them."""
+    """Return an attacker's examples, with their labels shuffled where the attack asks for it."""
     if sabotage.labels is None:
         return data
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(sabotage.labels))
-    this: Any = data
+    this: Any = data  # any dataclass of Examples
     shuffled: Examples = replace(this, labels=data.labels[order])
     return shuffled
 
@@ -30,7 +30,7 @@ def poisoned(data: Examples, sabotage: Sabotage) -> Examples:
 def amplified(trained: State, sent: Mapping[str, Tensor], sabotage: Sabotage) -> State:
     """Return sent + strength * (trained - sent), statistics included; counters as trained.
 
-    At strength 1 it is what was trained, bit for bit. A variance does not fall below 0: none does.
+    At strength 1 this is the trained state, bit for bit. A variance is kept at 0 or above.
     """
     return {name: _amplified(name, each, sent[name], sabotage) for name, each in trained.items()}
 

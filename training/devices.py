@@ -1,4 +1,4 @@
-"""Where a network computes, and in what formats."""
+"""Chooses the device, number format and memory layout in which a network computes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONEDNN_BLOCK = 16
 
 @dataclass(frozen=True)
 class Placement:
-    """The device, the number format and the layout that settings come to for a network here."""
+    """The device, the number format and the layout of a network on this machine."""
 
     device: torch.device
     precision: torch.dtype
@@ -36,10 +36,10 @@ class Placement:
         return cls(device, precision, layout or torch.contiguous_format)
 
     def logits(self, net: Callable[[Tensor], list[Tensor]], inputs: Tensor) -> list[Tensor]:
-        """Return what the network answers at each exit, in float32.
+        """Return the network's logits at each exit, in float32.
 
-        Only the images are laid out anew: convolutions follow their input (measured: as fast as
-        with weights laid out too), and weights that keep their layout are sent as they are.
+        Only the images change their layout: convolutions follow their input (measured: as fast as
+        with converted weights), and weights in their own layout can be sent directly.
         """
         if inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=self.layout)
@@ -51,12 +51,12 @@ class Placement:
 
 @dataclass(frozen=True)
 class PlacedNetwork:
-    """A network and where it computes: called with inputs, it returns the logits of each exit."""
+    """A network with its placement: called with inputs, it returns the logits of each exit."""
 
     module: SlicedNetwork
     place: Placement
     run: Callable[[Tensor], list[Tensor]]
-    """Computes the logits: the module, or what it was compiled to."""
+    """Computes the logits: the module, or its compiled form."""
 
     def __call__(self, inputs: Tensor) -> list[Tensor]:
         return self.place.logits(self.run, inputs)
@@ -115,7 +115,7 @@ def choose_device(kind: DeviceKind) -> torch.device:
 
 
 def choose_precision(kind: PrecisionKind, device: torch.device) -> torch.dtype:
-    """Return what autocast computes in; `auto` is bf16 on CUDA devices that have it, else fp32."""
+    """Return autocast's number format; `auto` is bf16 on CUDA devices that have it, else fp32."""
     if kind == "auto":
         has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if has_bf16 else torch.float32
@@ -125,7 +125,7 @@ def choose_precision(kind: PrecisionKind, device: torch.device) -> torch.dtype:
 
 
 def set_threads() -> int:
-    """Let torch use the cores that this process was given, no more.
+    """Let torch use the cores of this process only, and return their number.
 
     Ray gives a simulated client its share in OMP_NUM_THREADS; a deployed client has no such
     variable and takes all cores that its affinity and its container's quota allow.
@@ -139,7 +139,7 @@ def set_threads() -> int:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let torch compute in so many threads within the block."""
+    """Let torch compute in `count` threads within the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -152,6 +152,7 @@ def _cores() -> int:
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     cores = len(os.sched_getaffinity(0))
+    # cgroup v2: "QUOTA PERIOD" in microseconds, or "max PERIOD" without a limit.
     quota, period = (*_cgroup("cpu.max").split(), "max", "max")[:2]
     if quota.isdecimal() and period.isdecimal():
         return max(1, min(cores, int(quota) // int(period)))
@@ -159,7 +160,7 @@ def _cores() -> int:
 
 
 def _cgroup(file: str) -> str:
-    """Return the container's limit (cgroup v2), or nothing outside of one."""
+    """Return the container's limit (cgroup v2), or an empty text outside of a container."""
     try:
         return Path("/sys/fs/cgroup", file).read_text().strip()
     except OSError:
@@ -167,7 +168,7 @@ def _cgroup(file: str) -> str:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that a training process may still take."""
+    """Return the bytes of memory that a training process may still allocate."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "mps":

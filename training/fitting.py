@@ -1,4 +1,4 @@
-"""Local training: some epochs of SGD, or AdamW, on a client's own data."""
+"""Local training: epochs, or steps, of SGD or AdamW on a client's own data."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from protocol.train_settings import TrainSettings
 from training.devices import PlacedNetwork, Placement, resident
 
 Loss = Callable[[PlacedNetwork, Tensor, Tensor], Tensor]
-"""Of a network, a batch of inputs and their labels: what is minimised."""
+"""Loss of a network on a batch of inputs and their labels."""
 
 
 @dataclass(frozen=True)
 class FitReport:
-    """What local training did."""
+    """The result of local training."""
 
     loss: float
-    """The mean over all labels of all epochs, each before its own step."""
+    """Mean loss over all labels of all epochs, each before its own step."""
     examples: int
-    """The examples that the client has to train on: its weight in an average."""
+    """Number of the client's training examples: its aggregation weight."""
     batches: int
     seconds: float
 
@@ -46,7 +46,7 @@ def fit(
 ) -> FitReport:
     """Train the network in place; on CPU its weights are a function of the arguments alone.
 
-    What a step moves are the network's parameters, or those of `moved` that it has gradients of.
+    Steps move the network's parameters, or the tensors of `moved`, where they have gradients.
     """
     if len(data) == 0:
         raise ValueError("this client has no training examples")
@@ -57,6 +57,7 @@ def fit(
     parameters = list(net.parameters()) if moved is None else moved
     rate = learning_rate(settings, round)
     optimiser = _optimiser(parameters, settings, rate)
+    # Warm-up counts the steps of past rounds as if the client had trained in each of them.
     before = (round - 1) * steps_of(len(data), settings)
     scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision == torch.float16)
     here = resident(data, place.device)
@@ -69,12 +70,12 @@ def fit(
             loss = loss_of(placed, inputs, labels)
             scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             if settings.clip:
-                scaler.unscale_(optimiser)
+                scaler.unscale_(optimiser)  # clip the true gradients, not the scaled ones
                 nn.utils.clip_grad_norm_(parameters, settings.clip)
             scaler.step(optimiser)
             scaler.update()
             optimiser.zero_grad()
-            total += loss.detach() * len(labels)  # on the device: nothing waits for it
+            total += loss.detach() * len(labels)  # no wait: the sum stays on the device
             seen, steps = seen + len(labels), steps + 1
     mean_loss = float(total) / seen
     return FitReport(mean_loss, len(data), steps, time.perf_counter() - started)
@@ -87,18 +88,18 @@ def _optimiser(parameters: Sequence[Tensor], settings: TrainSettings, rate: floa
 
 
 def _set_rate(optimiser: Any, rate: float) -> None:
-    """Set the rate of an optimiser's next steps."""
+    """Set the learning rate of an optimiser's next steps."""
     for group in optimiser.param_groups:
         group["lr"] = rate
 
 
 def steps_of(examples: int, settings: TrainSettings) -> int:
-    """Return the steps of a client that has so many examples, in a round."""
+    """Return the steps in a round of a client with this many examples."""
     return settings.steps or settings.epochs * _steps_of_an_epoch(examples, settings)
 
 
 def passed(examples: int, settings: TrainSettings) -> int:
-    """Return how many examples go through the network in a round of a client with so many."""
+    """Return the number of examples that pass through the network in a client's round."""
     if settings.steps is None:
         return examples * settings.epochs
     epochs, more = divmod(settings.steps, _steps_of_an_epoch(examples, settings))
@@ -106,7 +107,7 @@ def passed(examples: int, settings: TrainSettings) -> int:
 
 
 def _steps_of_an_epoch(examples: int, settings: TrainSettings) -> int:
-    """Return the steps of an epoch, which leaves a lone last example out."""
+    """Return the steps of an epoch, which leaves out a single last example."""
     size = settings.batch_size
     return max(1, math.ceil(examples / size) - (size > 1 and examples % size == 1))
 
@@ -114,7 +115,7 @@ def _steps_of_an_epoch(examples: int, settings: TrainSettings) -> int:
 def _batches(
     data: Examples, settings: TrainSettings, order: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the batches of a round: of so many epochs, or as many as there are steps."""
+    """Yield the batches of a round: for a number of epochs, or for a number of steps."""
     epochs = range(settings.epochs) if settings.steps is None else count()
     batches = chain.from_iterable(_epoch(data, settings, order) for _ in epochs)
     return islice(batches, settings.steps)
@@ -123,10 +124,10 @@ def _batches(
 def _epoch(
     data: Examples, settings: TrainSettings, order: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield one epoch without batches of one, whose variance batch norm cannot take.
+    """Yield an epoch without batches of one example, whose variance batch norm cannot take.
 
-    A lone last example is left out, another one each epoch. Where there is nothing but lone
-    examples, each is served twice: the mean loss and the batch's statistics stay what they are.
+    A single last example is left out, another one each epoch. If all batches would have one
+    example, each is served twice: the mean loss and the batch's statistics are the same.
     """
     only_lone = len(data) == 1 or settings.batch_size == 1
     for inputs, labels in data.batches(
@@ -140,26 +141,26 @@ def _epoch(
 
 @contextmanager
 def chance_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Draw from the seed in layers such as dropout, and leave the process's own chance alone."""
+    """Draw from the seed in layers such as dropout, and keep the process's own random state."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 class SGD:
-    """`torch.optim.SGD`, number by number, on torch's own functional form.
+    """`torch.optim.SGD`, with equal results, on torch's own functional form.
 
     The first torch optimiser of a process imports the compiler, which took 2.8 s here: more than
     the rest of torch, and a deployed client is a new process for every message.
     """
 
     def __init__(self, parameters: Iterable[Tensor], lr: float, settings: TrainSettings):
-        """Take what is to be moved. Tensors that share memory share their momentum, entry by entry.
+        """Take the tensors to move; tensors that share memory share their momentum, entry by entry.
 
-        Of these only the ones that have a gradient in a step are moved by it.
+        Of such tensors, a step moves only those that have a gradient.
         """
         self.parameters = list(parameters)
-        # What torch's GradScaler reads.
+        # torch's GradScaler reads this.
         self.param_groups: list[dict[str, Any]] = [{"params": self.parameters, "lr": lr}]
         self.settings = settings
         shared = _shared_momenta(self.parameters) if settings.momentum else {}
@@ -191,7 +192,7 @@ class SGD:
 
 
 def _shared_momenta(parameters: Sequence[Tensor]) -> dict[Tensor, Tensor | None]:
-    """Return parts of the same zeros for tensors that are parts of the same memory."""
+    """Return views of the same zeros for tensors that are views of the same memory."""
     users: dict[int, list[Tensor]] = {}
     for parameter in parameters:
         users.setdefault(parameter.untyped_storage().data_ptr(), []).append(parameter)
@@ -214,15 +215,16 @@ def learning_rate(settings: TrainSettings, round: int) -> float:
         passed = sum(milestone <= round for milestone in settings.milestones)
         return settings.lr * float(settings.gamma**passed)
     if settings.schedule == "cosine":
-        # From lr in the first round towards 0 after the last, which so still learns something.
+        # From lr in the first round towards 0 after the last one, which so still has a rate above
+        # 0.
         progress = min(round - 1, settings.rounds) / settings.rounds
         return settings.lr * (1 + math.cos(math.pi * progress)) / 2
     return settings.lr
 
 
 def warmed_up(settings: TrainSettings, step: int) -> float:
-    """Return the share of its rate that a client's step has; steps count from 1 through all rounds.
+    """Return the warm-up factor of a client's step; steps count from 1 through all rounds.
 
-    It rises in equal parts up to the step that ends the warm-up.
+    It rises linearly to 1 at the step that ends the warm-up.
     """
     return min(1.0, step / settings.warmup) if settings.warmup else 1.0

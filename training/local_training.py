@@ -1,4 +1,4 @@
-"""The client half of a method: what a client minimises, what it sends back, what it remembers."""
+"""The client half of a method: its loss, its reply, and its memory between rounds."""
 
 from __future__ import annotations
 
@@ -22,62 +22,62 @@ def plain_loss(network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor
 
 
 class LocalTraining:
-    """Trains a slice by plain cross-entropy; a method overrides what it does differently.
+    """Trains a slice by plain cross-entropy; a method overrides the parts that differ.
 
-    One is made for each message. It lives as long as the client works on it.
+    One object is made for each message, for the time of the client's work on it.
     """
 
     def __init__(self, settings: Any, work: Work, data: Examples, memory: State) -> None:
         self.settings = settings
-        """The method's settings, as the server has them."""
+        """The method's settings, equal to the server's."""
         self.work, self.data = work, data
         self.memory: Mapping[str, Tensor] = memory
-        """What this client remembers; empty in its first round, or where it has lost it. What it
-        is after the training is kept for the client's next round, if the settings say that
-        clients remember."""
+        """The client's memory; empty in its first round, or if it was lost. Its value after
+        training is kept for the client's next round, if the settings' `remembers` is true."""
         self.classes: tuple[int, ...] | None = None
-        """The classes of its examples, if the server is to know them."""
+        """The classes of the client's examples, if the method reports them to the server."""
 
     @property
     def told(self) -> Mapping[str, Any]:
-        """What the server tells this client in this round."""
+        """Values from the server for this client in this round."""
         return self.work.told
 
     def answer(self, network: SlicedNetwork | None) -> RecordDict:
-        """Answer a question of the method's server half, about the network where it sends one."""
+        """Answer a question of the method's server half, about the network if it sends one."""
         raise NotImplementedError(f"{self.work.method} asks its clients no question")
 
     def begin(self, network: SlicedNetwork) -> None:
-        """Look at the network as it was received, before its first step."""
+        """Inspect the network before its first step."""
 
     def moved(self, network: SlicedNetwork) -> Sequence[Tensor]:
-        """Return what a step moves, of those that it has gradients of: tensors, or parts of them.
+        """Return the tensors, or views of them, that a step moves where they have gradients.
 
         They share the network's memory.
         """
         return list(network.parameters())
 
     def loss(self, network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return what is minimised for a batch; `network(inputs)` are the logits of each exit."""
+        """Return the loss of a batch; `network(inputs)` returns the logits of each exit."""
         return plain_loss(network, inputs, labels)
 
     def answers(self, logits: list[Tensor]) -> list[Tensor]:
-        """Return the logits as the client's own test counts them: like its loss."""
+        """Return the logits that the client's own test counts, as its loss does."""
         return logits
 
     def reply(self, network: SlicedNetwork) -> State:
-        """Return what is sent back: the slice's tensors, under their names and in their order."""
+        """Return the tensors of the reply: the slice's, under their names and in their order."""
         return network.state_dict()
 
 
 class MaskedTraining(LocalTraining):
-    """Cross-entropy over the classes that the client has, if the settings' `masked_loss` is on.
+    """Cross-entropy over the client's own classes, if the settings' `masked_loss` is on.
 
-    The logits of others are 0, so that a client does not unlearn what it has no example of.
+    The logits of other classes are 0, so that a client does not unlearn classes it has no example
+    of.
     """
 
     def begin(self, network: SlicedNetwork) -> None:
-        """Look which classes this client has."""
+        """Find the client's classes."""
         self.present = present_classes(self.data.labels, self.work.task.num_classes)
 
     def loss(self, network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class MaskedTraining(LocalTraining):
         return masked_cross_entropy(network(inputs), labels, self.present)
 
     def answers(self, logits: list[Tensor]) -> list[Tensor]:
-        """Return the logits that the loss counts: 0 for classes that the client does not have."""
+        """Return the logits of the loss: 0 for classes that the client does not have."""
         if not self.settings.masked_loss:
             return logits
         return [masked(each, self.present) for each in logits]

@@ -1,6 +1,6 @@
-"""Perplexity: among how many words, equally likely, a language model has left the next one open.
+"""Perplexity: the number of equally likely next words that a language model leaves open.
 
-The lower, the better. It stands in a round's metrics under names of its own, beside accuracies.
+Lower is better. A round's metrics have it beside accuracies, under names of its own.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 LARGEST_LOSS = 700.0
-"""Beyond, there is no number for the perplexity."""
+"""Mean loss above which the perplexity is infinite."""
 PERPLEXITY = "perplexity"
 
 
@@ -18,15 +18,15 @@ def perplexity(loss: float) -> float:
 
 
 def perplexity_of(score: str) -> str:
-    """Return the name of the perplexity that belongs to an accuracy: of `local`, its own."""
+    """Return the perplexity's name for an accuracy's name, such as that of `local`."""
     return PERPLEXITY if score == "accuracy" else f"{score}_{PERPLEXITY}"
 
 
 def is_perplexity(score: str) -> bool:
-    """Return whether a score is a perplexity: the lower, the better."""
+    """Return whether a score is a perplexity, for which lower is better."""
     return score.endswith(PERPLEXITY)
 
 
 def shown(value: float | None) -> str:
-    """Return a perplexity as people read it, or a dash where there is none."""
+    """Format a perplexity, or a dash where there is none."""
     return "-" if value is None else f"{value:.1f}"

@@ -1,4 +1,4 @@
-"""Losses of the logits of each exit that a slice holds, and the labels."""
+"""Losses on the logits of a slice's exits, and the labels."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ def cross_entropy(logits: list[Tensor], labels: Tensor) -> Tensor:
 
 
 def masked_cross_entropy(logits: list[Tensor], labels: Tensor, present: Tensor) -> Tensor:
-    """Return the cross-entropy with the logits of classes that are not present set to 0.
+    """Return the cross-entropy with the logits of absent classes set to 0.
 
-    Such a class gets no gradient, so a client cannot unlearn what others know of it (HeteroFL,
-    FedFA).
+    An absent class gets no gradient, so a client cannot unlearn it (HeteroFL, FedFA).
     """
     return F.cross_entropy(masked(logits[-1], present), labels)
 
 
 def masked(logits: Tensor, present: Tensor) -> Tensor:
-    """Return the logits with 0 for classes that are not present."""
+    """Return the logits, with 0 for classes that are not present."""
     return logits.masked_fill(~present.to(logits.device), 0)
 
 
@@ -35,5 +34,5 @@ def kl_divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0) ->
 
 
 def present_classes(labels: Tensor, num_classes: int) -> Tensor:
-    """Return for each class whether any of the labels is of it."""
+    """Return a mask of the classes that occur among the labels."""
     return torch.bincount(labels.flatten(), minlength=num_classes) > 0

@@ -1,4 +1,4 @@
-"""How good each exit is on given data, and the statistics that static batch norm needs for it."""
+"""Tests each exit on given data, and gathers the statistics that static batch norm needs for it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from protocol.train_settings import StatisticsKind, TrainSettings
 from training.devices import Placement, resident
 
 LARGEST_BATCH = 256
-"""Answers in a batch: an example of a language model has one for each of its words."""
+"""Most answers in a batch: an example of a language model has one for each of its words."""
 
 FEW_CLASSES = 1000
 
 Answers = Callable[[list[Tensor]], list[Tensor]]
-"""Of the logits of each exit: those that a test counts."""
+"""Maps the logits of each exit to the answers that a test counts."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class ExitReport:
     accuracy: float
     examples: int
     answered: Answered | None = field(default=None, compare=False, repr=False)
-    """Its answers one by one, if asked for."""
+    """The exit's answers one by one, if requested."""
     confusion: Tensor | None = field(default=None, compare=False, repr=False)
-    """[classes, classes]: how many examples of each class got which answer, if asked for."""
+    """[classes, classes]: number of examples by class and answer, if requested."""
 
 
 def evaluate(
@@ -49,12 +49,12 @@ def evaluate(
     one_by_one: bool = False,
     by_class: bool = False,
 ) -> list[ExitReport]:
-    """Return one report for each exit held, in order; none if there are no examples.
+    """Return a report for each exit, in order; an empty list without examples.
 
-    Loss and accuracy are means over the answers. With `ensemble` one more is of the mean of the
-    exits' logits. What is counted are the logits, or what `answers_of` makes of them. The answers
-    `one_by_one` come in an order that depends on the number of examples alone. Answers are counted
-    `by_class` for the last report, which is of the network's own answer.
+    Loss and accuracy are means over the answers. `ensemble` adds a report on the mean of the exits'
+    logits. `answers_of` maps the logits to those that are counted. The answers `one_by_one` come in
+    an order that depends on the number of examples alone. `by_class` adds the confusion matrix to
+    the last report, which is that of the network's own answer.
     """
     place = Placement.of(settings, net)
     net.to(place.device).eval()
@@ -71,6 +71,7 @@ def evaluate(
             if one_by_one:
                 sure.append(answers.softmax(2).amax(2))
             if by_class:
+                # One number for each pair of a label and an answer.
                 told.append(labels * answers.shape[2] + answers[-1].argmax(1))
     if not losses:
         return []
@@ -88,15 +89,15 @@ def evaluate(
 
 
 def _counted(pairs: Tensor, classes: int) -> Tensor:
-    """Return how often each pair of a label and an answer occurs: [classes, classes]."""
+    """Return the confusion matrix, [classes, classes], from the pairs of label and answer."""
     return torch.bincount(pairs, minlength=classes**2).view(classes, classes)
 
 
 def _losses(answers: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of each of [exits, answers, classes].
+    """Return the cross-entropy of each answer in [exits, answers, classes].
 
-    For a vocabulary, rows of classes take a third of the time that columns do. Few classes stay as
-    they were, to the last bit.
+    For a vocabulary, rows of classes take a third of the time of columns. Few classes keep the
+    column form: the other one would change the last bits.
     """
     if answers.shape[2] <= FEW_CLASSES:
         return F.cross_entropy(answers.transpose(1, 2), labels, reduction="none")
@@ -109,7 +110,7 @@ def with_own_statistics(
 ) -> SlicedNetwork:
     """Return the network with batch norm's statistics fixed over this data, where it has none.
 
-    A client tests on few examples, which do not tell by themselves what all inputs look like.
+    A client tests on few examples, whose own statistics would differ from those of all inputs.
     """
     if not needs_statistics(net) or not len(data):
         return net
@@ -119,9 +120,9 @@ def with_own_statistics(
 def with_statistics_after_training(
     net: SlicedNetwork, data: Examples, settings: TrainSettings, kind: StatisticsKind
 ) -> SlicedNetwork:
-    """Return a network that was just trained with the statistics that its batch norms lack.
+    """Return a trained network with the statistics that its batch norms lack.
 
-    Those that a static norm came with are of the network before its training.
+    The statistics that a static norm was sent with belong to the network before its training.
     """
     if any(isinstance(module, StaticBatchNorm2d) for module in net.modules()):
         return _frozen_over(net, data, settings)
@@ -133,8 +134,7 @@ def gather_statistics(
 ) -> tuple[dict[str, Tensor], int]:
     """Return this client's statistics for each static batch norm, and its number of examples.
 
-    They are gathered in test mode, so that they are of what they will be used on: without
-    HeteroFL's scaler.
+    They are gathered in test mode, in which they will be used: without HeteroFL's scaler.
     """
     if not any(isinstance(module, StaticBatchNorm2d) for module in net.modules()):
         raise ValueError("the network has no static batch norm: build it with norm='bn-static'")
@@ -152,23 +152,23 @@ def _frozen_over(net: SlicedNetwork, data: Examples, settings: TrainSettings) ->
 
 
 def evaluation_batches(data: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return the data in one fixed order, in batches of a fixed size, none of them tiny.
+    """Return the data in a fixed order, in batches of a fixed size, with no tiny batch.
 
-    Batch norm without running statistics judges an image by its batch, at test time too. So the
-    order is mixed, lest files sorted by class make batches of one class; it and the size depend
-    on the number of examples alone, so all who evaluate the same data get the same result.
+    Batch norm without running statistics judges an image by its batch, at test time too. The order
+    is mixed, because files sorted by class would give batches of one class. Order and size depend
+    on the number of examples alone, so all tests on the same data have the same result.
     """
     order = torch.Generator().manual_seed(0)
     return data.batches(_batch_size(data), shuffle=True, generator=order)
 
 
 def largest_batch(answers: int) -> int:
-    """Return the most examples of a batch, where each has so many answers."""
+    """Return the largest number of examples in a batch, for a number of answers per example."""
     return max(1, LARGEST_BATCH // answers)
 
 
 def _batch_size(data: Examples) -> int:
-    """Return the size, over half of the largest, whose last batch is fullest."""
+    """Return the batch size, above half of the largest, whose last batch is fullest."""
     examples = max(1, len(data))
     largest = largest_batch(max(1, data.labels.numel() // examples))
     if examples <= largest:

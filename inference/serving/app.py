@@ -1,4 +1,4 @@
-"""A node's HTTP interface: who may ask, what is read of a request, and what is said to it."""
+"""The HTTP interface of a node: checks the token, reads bodies, and sends answers or errors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from inference.serving.refusal import (
 from inference.serving.wire import MEDIA_TYPE, TIME_LEFT
 
 PATIENCE = 20.0
-"""Seconds in which a body has to come."""
+"""Seconds within which a body has to arrive."""
 MOST_BODIES = 16
-"""Of the largest, whose bytes are held while they come; samples that wait are counted apart."""
+"""Largest bodies that may be in memory while they arrive; waiting samples are counted
+separately."""
 
 log = logging.getLogger("nestfl.serve")
 
@@ -72,6 +73,7 @@ def make_app(node: Node, token: str, close: Callable[[], Awaitable[None]] | None
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, RefusedError)
         node.metrics.refused[error.reason] += 1
+        # Part of the body may be unread, so the connection cannot be used again.
         headers = {"Connection": "close"} if error.status in (401, 408, 413) else {}
         if error.retry_after is not None:
             headers["Retry-After"] = f"{error.retry_after:g}"
@@ -88,14 +90,14 @@ def make_app(node: Node, token: str, close: Callable[[], Awaitable[None]] | None
 
 
 def check_token(request: Request, token: str) -> None:
-    """Raise unless a request has the token; how long that takes does not tell how near it was."""
+    """Raise unless a request has the token, compared in constant time."""
     given = request.headers.get("authorization", "")
     if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
         raise UnauthorizedError("no token of this node: send Authorization: Bearer TOKEN")
 
 
 def time_left(request: Request) -> float:
-    """Return the seconds that who asks waits for the answer, if it says so."""
+    """Return the seconds that the caller waits for the answer; infinity if it does not say."""
     said = request.headers.get(TIME_LEFT, "inf")
     try:
         left = float(said)
@@ -107,13 +109,13 @@ def time_left(request: Request) -> float:
 
 
 class Bodies:
-    """The bodies that are being read: up to `most` bytes of all of them together."""
+    """Reads bodies, up to `most` bytes of all of them together."""
 
     def __init__(self, most: int) -> None:
         self.most, self.held = most, 0
 
     async def read(self, request: Request, most: int) -> bytes:
-        """Return a request's body; stop reading one that is too large, or that does not come."""
+        """Return a request's body; stop reading one that is too large or too slow."""
         declared = request.headers.get("content-length")
         if declared is not None and declared.isdigit() and int(declared) > most:
             raise TooLargeError(f"a body of {declared} bytes: expected up to {most}")

@@ -1,4 +1,4 @@
-"""Batches of what waits: requests that come in while a batch is computed are computed together."""
+"""Batches waiting requests: those that arrive during a computation are computed together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inference.serving.samples import Compute, Computed, Samples, compute_all
 
 
 class Batching(Protocol):
-    """What computes a request's samples, together with those of others."""
+    """Computes a request's samples, together with those of other requests."""
 
     async def __call__(self, samples: Samples) -> Computed: ...
 
@@ -25,10 +25,10 @@ class _Waiting:
 
 
 class Batcher:
-    """Computes in one thread, so that the event loop stays free, what waits when the thread is.
+    """Computes waiting requests in one thread, so that the event loop stays free.
 
     A batch has up to `most` samples, and waits up to `wait` seconds for them. If more than
-    `most_waiting` wait, requests are refused.
+    `most_waiting` samples wait, requests are refused.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class Batcher:
     ) -> None:
         self.compute, self.most, self.wait, self.most_waiting = compute, most, wait, most_waiting
         self.waiting = 0
-        """Samples that wait or are computed."""
+        """Samples that wait or are being computed."""
         self._queue: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "compute")
         self._running: asyncio.Task[None] | None = None
 
     async def __call__(self, samples: Samples) -> Computed:
-        """Return what was computed of a request's samples; raise `BusyError` if too many wait."""
+        """Return the results of a request's samples; raise `BusyError` if too many samples wait."""
         if self.waiting and self.waiting + len(samples) > self.most_waiting:
             raise BusyError(
                 f"{self.waiting} samples wait, of {self.most_waiting} at most", retry_after=1
@@ -71,7 +71,7 @@ class Batcher:
             samples = [each.samples for each in batch]
             found = await loop.run_in_executor(self._thread, compute_all, self.compute, samples)
             for each, result in zip(batch, found, strict=True):
-                if each.done.done():  # who asked has gone
+                if each.done.done():  # the caller has gone
                     continue
                 if isinstance(result, Exception):
                     each.done.set_exception(result)
@@ -79,14 +79,14 @@ class Batcher:
                     each.done.set_result(result)
 
     def _next(self) -> list[_Waiting]:
-        """Take the oldest that wait, up to a batch; at least one, for a request is no larger.
+        """Take the oldest waiting requests, up to a batch and at least one.
 
-        Of those who asked and have gone nothing is taken.
+        No request is larger than a batch. Requests whose caller has gone are skipped.
         """
         batch, samples = list[_Waiting](), 0
         while self._queue and (not batch or samples + len(self._queue[0].samples) <= self.most):
             taken = self._queue.popleft()
-            if taken.done.done():  # who asked has gone
+            if taken.done.done():  # the caller has gone
                 continue
             batch.append(taken)
             samples += len(taken.samples)
@@ -95,7 +95,7 @@ class Batcher:
         return batch
 
     async def close(self) -> None:
-        """Stop, when nothing waits any more."""
+        """Stop; no request waits any more."""
         if self._running is not None:
             self._running.cancel()
         self._thread.shutdown(wait=False)

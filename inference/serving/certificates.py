@@ -1,4 +1,4 @@
-"""Certificates to try a tree with on one machine, and tokens."""
+"""Makes certificates for trying a tree of nodes on one machine, and tokens."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DAYS = 30
 
 
 def make_certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """Make an authority and a certificate for this machine; return it, its key and the authority's.
+    """Make an authority and a certificate for this machine; return certificate, key and authority.
 
-    Those that are there stay while they hold: nodes may run with them. The authority's key is not
-    kept: nobody can sign another certificate with it.
+    Valid existing files stay: nodes may be running with them. The authority's key is not kept, so
+    that no other certificate can be signed with it.
     """
     files = folder / "node.pem", folder / "node.key", folder / "ca.pem"
     if all(file.is_file() for file in files) and _holds(files[0]):
@@ -64,7 +64,7 @@ def make_certificates(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def make_token(file: Path) -> str:
-    """Write a new token to a file that only its owner reads, unless it has one; return it."""
+    """Return the token in a file that only its owner can read; write a new one if there is none."""
     if file.is_file() and (kept := file.read_text().strip()):
         return kept
     token = secrets.token_urlsafe(32)
@@ -73,7 +73,7 @@ def make_token(file: Path) -> str:
 
 
 def _holds(file: Path) -> bool:
-    """Return whether a certificate is one for another day."""
+    """Return whether a certificate is valid for another day."""
     try:
         end = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
     except ValueError:
@@ -111,7 +111,7 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _write_secret(file: Path, content: bytes) -> None:
-    """Write a file that nobody else can read, also not for a moment."""
+    """Write a file that only its owner can read, from the first moment on."""
     file.unlink(missing_ok=True)
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
         opened.write(content)

@@ -1,4 +1,4 @@
-"""Asks a node, from Python: `ServiceClient(url, token, ca).predict(images)`."""
+"""A Python client of a node: `ServiceClient(url, token, ca).predict(images)`."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class ServiceClient:
     def predict(self, inputs: Tensor) -> Answers:
         """Return the answers to a batch.
 
-        It is of uint8 images [n, channels, height, width], of series [n, channels, length] as they
-        were measured, or of tokens [n, tokens].
+        The batch holds uint8 images [n, channels, height, width], series [n, channels, length] as
+        measured, or tokens [n, tokens].
         """
         if inputs.dtype == torch.int64:
             inputs = inputs.int()
@@ -47,12 +47,12 @@ class ServiceClient:
         return Answers.unpack(response.content, len(inputs))
 
     def health(self) -> dict[str, Any]:
-        """Return what the node says of itself."""
+        """Return the node's health report."""
         found: dict[str, Any] = self._client.get("/health").raise_for_status().json()
         return found
 
     def metrics(self) -> str:
-        """Return the node's counters, as Prometheus reads them."""
+        """Return the node's counters in Prometheus' text format."""
         return self._client.get("/metrics").raise_for_status().text
 
     def close(self) -> None:

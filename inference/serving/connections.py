@@ -1,8 +1,8 @@
-"""Connections to a node: uvicorn's, but none that asks nothing is kept for long.
+"""Connections to a node: uvicorn's, with a limit on their number and their idle time.
 
-A connection that brings no whole request head is closed after a while, however slowly its bytes
-come; beyond the limit none is taken; and an idle one is cut off when the node stops, rather than
-asked to say goodbye.
+A connection without a complete request head is closed after a while, however slowly its bytes
+arrive. Connections beyond the limit are refused. Idle ones are cut off when the node stops, without
+a shutdown handshake.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 PATIENCE = 30.0
-"""Seconds without a new request, after which a connection is closed: once to twice as many.
+"""Seconds without a new request after which a connection is closed; it may take twice as long.
 
-Clients give idle connections up sooner (httpx: after 5 seconds), so that none is closed just when
-its next request is on the way.
+Clients drop idle connections sooner (httpx: after 5 seconds), so that none is closed while its next
+request is on the way.
 """
 
 
 class BriefConnection(H11Protocol):
-    """A connection that has to ask something."""
+    """A connection that is closed unless it sends requests."""
 
     _asked: Any = None
     """The last request that was seen."""
@@ -40,7 +40,7 @@ class BriefConnection(H11Protocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Finish the answer under way, if there is one; else leave at once."""
+        """Finish the answer under way, if there is one; otherwise close at once."""
         if self._idle and not self.transport.get_write_buffer_size():
             self.transport.abort()
         else:

@@ -1,4 +1,4 @@
-"""Forwarding: what a node is not sure of goes to a parent, within the rate that it may transfer."""
+"""Forwards uncertain samples to a parent, within the node's transfer rate."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ log = logging.getLogger("nestfl.serve")
 
 
 class TransferLimit:
-    """Up to so many samples a second, of which up to one second's may go at once."""
+    """Limits samples per second; up to one second's worth may go at once."""
 
     def __init__(self, rate: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate, self.clock = rate, clock
         self._left, self._then = max(1.0, rate or 0.0), clock()
 
     def take(self, wanted: int) -> int:
-        """Return how many of the samples may go now: none where the rate is 0."""
+        """Return the number of samples that may go now; 0 if the rate is 0."""
         if self.rate is None:
             return wanted
         now = self.clock()
+        # A token bucket: it fills at the rate, up to one second's worth, at least one sample.
         self._left = min(max(1.0, self.rate), self._left + self.rate * (now - self._then))
         self._then = now
         taken = min(wanted, int(self._left)) if self.rate else 0
@@ -50,9 +51,10 @@ class _Leaving:
 
 
 class Forwarder:
-    """Sends samples to the parents by their shares, and to another one where one is down.
+    """Sends samples to the parents by their shares, and to another parent if one is down.
 
-    What comes from one batch in one turn of the event loop goes in one message of up to `most`.
+    Samples that one turn of the event loop produces from a batch go in one message, of up to
+    `most`.
     """
 
     def __init__(
@@ -69,10 +71,10 @@ class Forwarder:
         return sum(parent.sent_bytes for parent in self.parents)
 
     async def send(self, samples: Samples, until: float = math.inf) -> Answers:
-        """Return a parent's answers; raise that all are down, or that those up are busy.
+        """Return a parent's answers; raise if all parents are down, or those that are up are busy.
 
-        They are waited for `until` then, in the event loop's time. A parent that has not answered
-        by then is not taken to be down for it: how long it has is its own `patience`.
+        The answers are awaited until the event loop's time `until`. A parent that has not answered
+        by then does not count as down: only its own `patience` decides that.
         """
         loop = asyncio.get_running_loop()
         if not self._pending:
@@ -104,9 +106,10 @@ class Forwarder:
         task.add_done_callback(self._sending.discard)
 
     async def _deliver(self, group: list[_Leaving]) -> None:
-        """Ask for a group together, and give each of it its answers.
+        """Send a group of requests together, and hand each one its answers.
 
-        If that is refused its halves are asked for, so that one that is not taken fails alone.
+        If the message is refused, its halves are sent separately, so that a bad request fails
+        alone.
         """
         until = max(each.until for each in group)
         samples = joined([each.samples for each in group])
@@ -130,7 +133,7 @@ class Forwarder:
             start = end
 
     async def _all(self, samples: Samples, until: float) -> Answers:
-        """Ask for the samples of one request: together, or by halves where that is refused."""
+        """Send the samples of one request together, or by halves if they are refused."""
         try:
             return await self._ask(samples, until)
         except ParentRefusedError as error:
@@ -151,15 +154,16 @@ class Forwarder:
                 continue
             except ParentDownError as error:
                 log.warning("parent down: %s", error)
-        if any(parent.up for parent in self.parents):  # and has said that it takes no more
+        if any(parent.up for parent in self.parents):  # a parent that is up takes no more
             raise ParentBusyError("no parent takes more")
         raise ParentDownError("no parent is up")
 
     def _next(self, count: int, tried: set[str]) -> Parent | None:
-        """Return the parent that is furthest behind its share, of those that may be asked."""
+        """Return the parent that is furthest behind its share, among those that may be asked."""
         choices = [each for each in self.parents if each.open and each.name not in tried]
         if not choices:
             return None
+        # Deficit round robin: each parent is owed its share of all samples.
         total = sum(self._shares[each.name] for each in choices)
         for each in choices:
             self._owed[each.name] += count * self._shares[each.name] / total

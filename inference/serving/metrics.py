@@ -1,4 +1,4 @@
-"""What a node has done, in numbers: counts, and latencies of its last requests."""
+"""Counts a node's requests and answers, with the latencies of its last requests."""
 
 from __future__ import annotations
 
@@ -11,49 +11,51 @@ from pathlib import Path
 QUANTILES = (0.5, 0.9, 0.99)
 LAST_REQUESTS = 4096
 MOST_ANSWERERS, OTHERS = 256, ("others", 0)
-"""Nodes and their exits that are counted each by itself: names come from parents."""
+"""Most pairs of node and exit that are counted separately, since names come from parents; others
+count as one."""
 
 
 class Metrics:
-    """The counts of a node since it started; `text` is what Prometheus reads."""
+    """The counts of a node since it started; `text` returns them for Prometheus."""
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
-        """By what was asked: predict, continue."""
+        """Requests by kind: predict, continue."""
         self.answers: Counter[tuple[str, int]] = Counter()
         """Samples, by the node and the number of the exit that answered."""
         self.samples = 0
         self.forwarded = 0
         """Samples that were passed on and came back answered."""
         self.degraded = 0
-        """Samples that were to be passed on, but no parent was up."""
+        """Samples that should have been passed on, while no parent was up."""
         self.limited = 0
-        """Samples that were to be passed on, but the rate or the parent's was reached."""
+        """Samples that should have been passed on, beyond the rate limit or the parent's
+        capacity."""
         self.refused: Counter[str] = Counter()
         """Requests, by reason."""
         self.latencies: deque[float] = deque(maxlen=LAST_REQUESTS)
-        """Seconds that the last requests took."""
+        """Duration of the last requests, in seconds."""
         self.seconds = 0.0
-        """All that requests took."""
+        """Total duration of all requests, in seconds."""
 
     def took(self, seconds: float) -> None:
-        """Note how long a request took."""
+        """Record the duration of a request."""
         self.latencies.append(seconds)
         self.seconds += seconds
 
     def quantile(self, share: float) -> float:
-        """Return how long that share of the last requests took at most."""
+        """Return the given quantile of the last requests' durations."""
         ordered = sorted(self.latencies)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
     def answered(self, nodes: Iterable[str], exits: Iterable[int]) -> None:
-        """Count answers by who gave them; new names beyond so many are counted as one."""
+        """Count answers by node and exit; new pairs beyond the limit are counted as one."""
         for key, count in Counter(zip(nodes, exits, strict=True)).items():
             known = key in self.answers or len(self.answers) < MOST_ANSWERERS
             self.answers[key if known else OTHERS] += count
 
     def text(self, gauges: Mapping[str, float], parents_up: Mapping[str, bool]) -> str:
-        """Return the counts in Prometheus' text format; `gauges` are numbers of this moment."""
+        """Return the counts in Prometheus' text format; `gauges` are current values."""
         return "\n".join([*self._lines(gauges), *_parents(parents_up), ""])
 
     def _lines(self, gauges: Mapping[str, float]) -> Iterator[str]:
@@ -76,7 +78,7 @@ class Metrics:
 
 
 def process_memory(process: int | str = "self") -> int:
-    """Return the bytes of memory that a process has, where the system tells; else our own peak."""
+    """Return a process's memory in bytes, where the system reports it; else this process's peak."""
     statm = Path(f"/proc/{process}/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize()

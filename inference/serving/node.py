@@ -1,6 +1,7 @@
-"""A node: it answers the samples that it is sure of, and passes the features of the rest on.
+"""A node: answers the samples it is certain of, and passes the features of the others on.
 
-Whatever becomes of its parents, each sample gets an answer, which says if another was wanted.
+Each sample gets an answer even if all parents fail; a flag marks one that should have come from a
+parent.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from inference.serving.wire import DEGRADED, HEADER, LIMITED, Answers, read_samp
 from models.parts import Part
 
 FOR_PARENTS = 0.75
-"""The share of a request's time in which parents may answer; the rest is for our own answer."""
+"""Share of a request's time in which parents may answer; the rest is for the node's own answer."""
 
 
 def computing(facts: NodePart, part: Part) -> Compute:
-    """Return what computes samples with a part."""
+    """Return a function that computes samples with a part."""
 
     def compute(samples: Samples) -> Computed:
         logits, features = answer(facts, part, samples.features, samples.start)
@@ -43,7 +44,7 @@ def computing(facts: NodePart, part: Part) -> Compute:
 
 
 class Node:
-    """Answers bodies with bodies; `batching` computes, `forwarder` has the parents."""
+    """Answers request bodies; `batching` computes them, `forwarder` has the parents."""
 
     def __init__(
         self,
@@ -56,22 +57,22 @@ class Node:
     ) -> None:
         self.facts, self.batching, self.forwarder, self.limit = facts, batching, forwarder, limit
         self.most = most
-        """Samples of a request."""
+        """Most samples of a request."""
         self.waiting = waiting
-        """Tells how many samples wait or are computed."""
+        """Returns the number of samples that wait or are being computed."""
         self.metrics = Metrics()
 
     def largest_body(self, start: int) -> int:
-        """Return the most bytes of a request that goes on behind a unit."""
+        """Return the most bytes of a request that continues after unit `start`."""
         forms = self._forms(start)
         return HEADER + self.most * sum(form.bytes(self.facts.longest) for form in forms)
 
     def read(self, body: bytes, start: int) -> Samples:
-        """Return the samples of a request of inputs (0), or of features behind a unit."""
+        """Return the samples of a request: inputs (0), or features after a unit."""
         return Samples(start, read_samples(body, self._forms(start), self.facts.longest, self.most))
 
     async def answer(self, samples: Samples, left: float = math.inf) -> bytes:
-        """Answer a request within the seconds that are `left`, if it can."""
+        """Answer a request, if possible within the `left` seconds."""
         began = time.perf_counter()
         answers = await self.answer_samples(samples, left)
         self.metrics.requests["predict" if samples.start == 0 else "continue"] += 1
@@ -79,13 +80,13 @@ class Node:
         return answers.pack()
 
     def metrics_text(self) -> str:
-        """Return its numbers in Prometheus' text format."""
+        """Return the node's counts in Prometheus' text format."""
         sent, waiting = float(self.forwarder.sent_bytes), float(self.waiting())
         up = {parent.name: parent.up for parent in self.forwarder.parents}
         return self.metrics.text({"sent_bytes": sent, "waiting": waiting}, up)
 
     async def answer_samples(self, samples: Samples, left: float = math.inf) -> Answers:
-        """Return the answers; after most of the time that is `left` without a parent's."""
+        """Return the answers; after most of the `left` time, without a parent's."""
         until = asyncio.get_running_loop().time() + FOR_PARENTS * left
         computed = await self.batching(samples)
         answers = await self._passed_on(computed, self._own(computed), until)
@@ -99,7 +100,7 @@ class Node:
         return Answers(computed.classes, computed.confidence, exits, torch.zeros_like(exits), nodes)
 
     async def _passed_on(self, computed: Computed, answers: Answers, until: float) -> Answers:
-        """Return the answers with a parent's in place of those that this node is not sure of."""
+        """Return the answers, with a parent's in place of those below the threshold."""
         if not self.facts.parents:
             return answers
         unsure = torch.nonzero(~(computed.confidence >= self.facts.threshold)).flatten()
@@ -123,7 +124,7 @@ class Node:
         return answers.replaced(leaving, others)
 
     def _within_limit(self, unsure: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which go, the least sure first, and which stay for the limit is reached."""
+        """Return the samples to send, the least certain first, and those beyond the rate limit."""
         taken = self.limit.take(len(unsure))
         if taken == len(unsure):
             return unsure, unsure[:0]

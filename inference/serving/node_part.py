@@ -1,7 +1,7 @@
-"""A node's part of a trained network, as a folder: all that the node needs, and no training data.
+"""A node's part of a trained network, as a folder: all that the node needs, without training data.
 
-`part.safetensors` has the tensors that the node reads, `part.json` says what they are of, and
-`plugins` has the network's code where it is a user's own.
+`part.safetensors` has the tensors that the node reads, `part.json` describes them, and `plugins`
+has the network's code if it is a user's own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from protocol.documents import DocumentError, conforming, read_json
 
 FACTS_FILE, TENSORS_FILE = "part.json", "part.safetensors"
 FORMAT = 1
-"""Of the folder. Raise it when it changes."""
+"""Version of the folder's format; raise it when the format changes."""
 MOST_BYTES = 2**28
 """Of the features of one sample."""
 
@@ -45,7 +45,7 @@ DTYPES = {
 
 
 class PartError(ValueError):
-    """A folder that holds no part of a network, in one sentence."""
+    """A folder without a valid part of a network; the text is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Form:
 
     dtype: str
     shape: tuple[int | None, ...]
-    """None is the length of a text."""
+    """None stands for the length of a text."""
     vocabulary: int | None = None
-    """The number of tokens that there are, where these are tokens."""
+    """Number of known tokens, if the tensor holds tokens."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -70,42 +70,42 @@ class Form:
         return cls(str(tensor.dtype).removeprefix("torch."), shape)
 
     def bytes(self, longest: int) -> int:
-        """Return the most bytes of a sample; texts have up to so many tokens."""
+        """Return the most bytes of a sample, for texts of up to `longest` tokens."""
         sizes = (longest if size is None else size for size in self.shape)
         return math.prod(sizes) * DTYPES[self.dtype].itemsize
 
 
 @dataclass(frozen=True)
 class NodePart:
-    """What a node is, and what it holds of a network."""
+    """Facts about a node, and about its part of the network."""
 
     name: str
     run: str
-    """The run that trained the network, and after which round it was taken."""
+    """The run that trained the network, and the round it was taken from."""
     task: Task
     slice: Slice
     first: int
-    """The unit that it goes on behind; 0 reads inputs."""
+    """The unit after which it continues; 0 reads inputs."""
     last: int
     """The unit that its exit follows."""
     exit: int
-    """The number of its exit, counted from 1."""
+    """Number of its exit, counted from 1."""
     ensemble: bool
-    """Whether it answers with the mean of the exits up to its own."""
+    """Answer with the mean of the exits up to its own."""
     classes: tuple[str, ...]
     mean: tuple[float, ...]
-    """Of each channel of images or series, which are normalised with it; none for texts."""
+    """Mean of each channel of images or series, for their normalisation; empty for texts."""
     std: tuple[float, ...]
     takes: Mapping[int, tuple[Form, ...]]
-    """What it may be given, by the unit that it goes on behind: 0 for inputs themselves."""
+    """Forms of its inputs, by the unit after which they continue: 0 for inputs themselves."""
     sends: tuple[bool, ...]
-    """Which of its features those who go on read; of the others nothing is sent."""
+    """For each of its features, whether the next node reads it; others are sent empty."""
     threshold: float
-    """How sure it has to be of an answer to give it, rather than pass the sample on."""
+    """Confidence from which the node answers a sample, instead of passing it on."""
     max_transfer: float | None
-    """The most samples a second that it passes on; None is all."""
+    """Most samples per second that it passes on; None: all."""
     parents: Mapping[str, float]
-    """Who it passes samples on to, and which share each has."""
+    """Nodes to which it passes samples on, with the share of each."""
 
     def check(self) -> None:
         """Raise `ValueError` for numbers that no node has."""
@@ -124,11 +124,11 @@ class NodePart:
 
     @property
     def longest(self) -> int:
-        """The most tokens of a text."""
+        """Most tokens of a text."""
         return self.task.tokens
 
     def prepared(self, inputs: Tensor) -> Tensor:
-        """Return what the network reads of a batch: normalised images or series, or tokens."""
+        """Return the network's input for a batch: normalised images or series, or tokens."""
         if not self.mean:
             return inputs.long()
         if family(self.task.model).reads == "series":
@@ -139,7 +139,7 @@ class NodePart:
 
 
 def write_part(folder: Path, facts: NodePart, tensors: State) -> None:
-    """Write a node's folder: the tensors first, then what they are of."""
+    """Write a node's folder: the tensors first, then their description."""
     folder.mkdir(parents=True)
     plugins.write(folder)
     whole = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
@@ -154,7 +154,7 @@ def is_part(folder: Path) -> bool:
 
 
 def read_facts(folder: Path) -> NodePart:
-    """Return what a node is, without its tensors."""
+    """Return the facts about a node, without its tensors."""
     file = folder / FACTS_FILE
     if not file.is_file():
         raise PartError(f"{folder} is no part of a network: expected {FACTS_FILE} in it")
@@ -180,7 +180,7 @@ def read_facts(folder: Path) -> NodePart:
 
 
 def read_part(folder: Path) -> tuple[NodePart, Part]:
-    """Return what a node is, and its part of the network, which has answered once."""
+    """Return the facts about a node, and its part of the network after a test run."""
     plugins.load_kept(folder)
     facts = read_facts(folder)
     file = folder / TENSORS_FILE
@@ -200,7 +200,7 @@ def read_part(folder: Path) -> tuple[NodePart, Part]:
 
 
 def example(forms: tuple[Form, ...], longest: int) -> Features:
-    """Return a batch of one sample in these forms; its values mean nothing."""
+    """Return a batch of one sample in these forms, with arbitrary values."""
     shapes = ([1, *(longest if n is None else n for n in form.shape)] for form in forms)
     typed = zip(forms, shapes, strict=True)
     return tuple(torch.ones(shape, dtype=DTYPES[form.dtype]) for form, shape in typed)
@@ -208,7 +208,7 @@ def example(forms: tuple[Form, ...], longest: int) -> Features:
 
 @torch.inference_mode()
 def answer(facts: NodePart, part: Part, given: Features, start: int) -> tuple[Tensor, Features]:
-    """Return the logits of what came in from behind unit `start`, and what would go on."""
+    """Return the logits of features from behind unit `start`, and the features to pass on."""
     if start == 0:
         given = (facts.prepared(given[0]),)
     logits, features = part(given, start)
@@ -217,7 +217,7 @@ def answer(facts: NodePart, part: Part, given: Features, start: int) -> tuple[Te
 
 
 def _tuples(value: Any) -> Any:
-    """Return JSON's lists as tuples."""
+    """Return a JSON value with its lists turned into tuples."""
     if isinstance(value, dict):
         return {key: _tuples(each) for key, each in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""A parent, as its child knows it: asked while it answers, and left alone for a while if not."""
+"""A parent as its child sees it: asked while it answers, avoided for a while after a failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inference.serving.samples import Samples
 from inference.serving.wire import MEDIA_TYPE, TIME_LEFT, Answers, largest_answers, pack
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds that a parent is left alone for after a failure: twice as long after each."""
+"""Seconds for which a parent is avoided after a failure: doubled with each one, up to the limit."""
 
 
 class ParentError(Exception):
@@ -23,29 +23,29 @@ class ParentError(Exception):
 
 
 class ParentDownError(ParentError):
-    """A parent that does not answer, or not with answers."""
+    """A parent that does not answer, or sends an invalid answer."""
 
 
 class ParentBusyError(ParentError):
-    """A parent that takes no more for now."""
+    """A parent that accepts no more samples for now."""
 
 
 class ParentRefusedError(ParentError):
-    """A parent that is well, and does not take this message."""
+    """A healthy parent that refuses this message."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a parent is, and what it is told to answer."""
+    """The address of a parent, and the token that it requires."""
 
     url: str
     token: str
 
 
 class Parent:
-    """Sends samples to a parent, and remembers how that went.
+    """Sends samples to a parent, and records its failures.
 
-    Its whole answer has to come within `patience` seconds.
+    The complete answer has to arrive within `patience` seconds.
     """
 
     def __init__(
@@ -71,19 +71,19 @@ class Parent:
 
     @property
     def up(self) -> bool:
-        """Return whether its last answer was one."""
+        """True if its last answer was valid."""
         return self._failures == 0
 
     @property
     def open(self) -> bool:
-        """Return whether it may be asked now."""
+        """True if it may be asked now."""
         return self.clock() >= self._closed_until
 
     async def ask(self, samples: Samples, left: float = math.inf) -> Answers:
-        """Return its answers, which may be those of its own parents.
+        """Return its answers, which may come from its own parents.
 
-        It is told the seconds that are `left` for it, so that it answers by itself before we give
-        it up. While it is down only one request at a time tries whether it is back.
+        The parent is told the `left` seconds, so that it answers by itself before the child gives
+        up. While it is down, only one request at a time tests whether it is back.
         """
         failures = self._failures
         if failures:
@@ -95,9 +95,9 @@ class Parent:
                 answers = Answers.unpack(content, len(samples), self.classes)
                 self._failures, self._closed_until = 0, 0.0
                 return answers
-        except httpx.PoolTimeout:  # we have too few connections: that says nothing of the parent
+        except httpx.PoolTimeout:  # our own connections are exhausted: the parent may be well
             raise ParentBusyError(self.name) from None
-        except Exception as error:  # whatever it is, the samples can be answered here
+        except Exception as error:  # for any error the samples can be answered here
             self._failed(failures)
             raise ParentDownError(f"{self.name}: {type(error).__name__} {error}") from None
         said = f"{self.name} says {status}: {content[:200].decode(errors='replace')}"
@@ -112,10 +112,11 @@ class Parent:
         raise ParentDownError(said)
 
     async def _post(self, samples: Samples, left: float) -> tuple[int, str | None, bytes]:
-        """Return the status, when to try again, and the body, as it comes and of a known size."""
+        """Return the status, the time of the next try, and the body, which is limited in size."""
         body = pack(samples.features, self.half)
         self.sent_bytes += len(body)
         headers = {**self.headers, TIME_LEFT: f"{max(left, 0.001):.3f}"}
+        # The size is limited while reading: a faulty parent could send without end.
         url, most = f"{self.url}/v1/continue/{samples.start}", largest_answers(len(samples))
         content = bytearray()
         async with self.client.stream("POST", url, content=body, headers=headers) as response:
@@ -126,7 +127,7 @@ class Parent:
             return response.status_code, response.headers.get("Retry-After"), bytes(content)
 
     def _failed(self, before: int) -> None:
-        """Note a failure, unless another was noted since the ask began: that was the same one."""
+        """Record a failure, unless one was recorded since the request began: it is the same one."""
         if self._failures != before:
             return
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._failures, 16))
@@ -135,7 +136,7 @@ class Parent:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """Return how long to wait before the next try, within bounds."""
+    """Return the seconds until the next try, within bounds."""
     try:
         return min(LONGEST_PAUSE, max(FIRST_PAUSE, float(retry_after or 0)))
     except ValueError:

@@ -1,7 +1,7 @@
-"""A node that one process cannot carry: the same node as a deployment of Ray Serve.
+"""Serves a node that one process cannot carry, as a deployment of Ray Serve.
 
-Ray's proxy speaks HTTPS and deals requests out to replicas, each of which is the node with its own
-batches and its own connections to the parents. It starts more of them when requests queue up.
+Ray's proxy speaks HTTPS and distributes requests to replicas. Each replica is the node with its own
+batches and its own connections to the parents. Ray starts more replicas when requests queue up.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from inference.serving.settings import (
 )
 
 Replicas = tuple[int, int]
-"""The fewest and the most."""
+"""Fewest and most replicas."""
 BATCH_WAIT = 0.002
-"""Seconds that Ray waits for a batch to fill, unless told otherwise."""
+"""Default of the seconds that Ray waits for a batch to fill."""
 MOST_REQUESTS = 256
-"""That a replica has at a time; more wait in Ray's queue, up to `most_waiting`."""
+"""Requests that a replica has at a time; up to `most_waiting` more wait in Ray's queue."""
 
 
 class RayBatcher:
-    """Batches as Ray Serve makes them; a thread computes them, so that the loop stays free.
+    """Batches made by Ray Serve; a thread computes them, so that the event loop stays free.
 
     If more than `most_waiting` samples wait, requests are refused.
     """
@@ -79,7 +79,7 @@ class RayBatcher:
 
 
 def node_app(folder: Path, settings: ServeSettings, most_replicas: int) -> FastAPI:
-    """Return the application of one replica; each has its part of the transfer limit."""
+    """Return the application of one replica, with its share of the transfer limit."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     facts, part = read_part(folder)
@@ -95,7 +95,7 @@ def node_app(folder: Path, settings: ServeSettings, most_replicas: int) -> FastA
 
 
 def deployment(folder: Path, settings: ServeSettings, replicas: Replicas) -> serve.Application:
-    """Return the node as what `ray.serve.run` takes."""
+    """Return the node in the form that `ray.serve.run` takes."""
     least, most = replicas
     scaling: dict[str, Any] = {"num_replicas": least}
     if most > least:
@@ -105,7 +105,7 @@ def deployment(folder: Path, settings: ServeSettings, replicas: Replicas) -> ser
             )
         }
 
-    def build() -> FastAPI:  # which Ray knows for one by its being a plain function
+    def build() -> FastAPI:  # Ray recognises a builder by its being a plain function
         return node_app(folder, settings, most)
 
     replica: Any = serve.ingress(build)()
@@ -144,12 +144,12 @@ def serve_on_ray(folder: Path, settings: ServeSettings, replicas: Replicas) -> N
         )
     )
     stopped = threading.Event()
-    # Ray has put its own in their place by now, and a node answers before `run` returns.
+    # Ray has set its own handlers by now, and a node answers before `run` returns.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     serve.run(deployment(folder.resolve(), settings, replicas), name=name, route_prefix="/")
     stopped.wait()
     serve.delete(name)
-    if not serve.status().applications:  # nor does anybody else's end with ours
+    if not serve.status().applications:  # never end other applications
         serve.shutdown()  # type: ignore[no-untyped-call]
     ray.shutdown()

@@ -1,14 +1,14 @@
-"""What a node says to a request that it does not answer."""
+"""Errors of requests that a node does not answer, with their HTTP status."""
 
 from __future__ import annotations
 
 
 class RefusedError(Exception):
-    """A request that is not answered: an HTTP status, and one sentence that says why."""
+    """A request that is refused: an HTTP status, and one sentence with the reason."""
 
     status = 500
     reason = "error"
-    """For the counts of refused requests."""
+    """Key in the counts of refused requests."""
 
     def __init__(self, why: str, retry_after: float | None = None) -> None:
         super().__init__(why)
@@ -22,36 +22,36 @@ class MalformedError(RefusedError):
 
 
 class UnauthorizedError(RefusedError):
-    """A wrong token, or none."""
+    """A wrong or missing token."""
 
     status, reason = 401, "unauthorized"
 
 
 class MisplacedError(RefusedError):
-    """A question that this node does not take."""
+    """A request for a start or path that this node does not serve."""
 
     status, reason = 404, "misplaced"
 
 
 class TooSlowError(RefusedError):
-    """A body that does not come."""
+    """A body that does not arrive in time."""
 
     status, reason = 408, "slow"
 
 
 class TooLargeError(RefusedError):
-    """A body of more bytes than a node reads."""
+    """A body with more bytes than a node reads."""
 
     status, reason = 413, "large"
 
 
 class UnfitError(RefusedError):
-    """Tensors that are not what this node takes."""
+    """Tensors that do not fit this node."""
 
     status, reason = 422, "unfit"
 
 
 class BusyError(RefusedError):
-    """More waits already than the node takes on."""
+    """More samples wait already than the node accepts."""
 
     status, reason = 429, "busy"

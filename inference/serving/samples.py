@@ -1,4 +1,4 @@
-"""Samples on their way through a node: what requests bring, and what the node's part says of it."""
+"""Samples on their way through a node: a request's features, and the part's results for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.families import Features
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What a request brings: inputs, or features behind unit `start`."""
+    """The samples of a request: inputs, or features after unit `start`."""
 
     start: int
     features: Features
@@ -23,17 +23,17 @@ class Samples:
 
     @property
     def key(self) -> object:
-        """What samples must have in common to be computed together."""
+        """Key that samples must share to be computed together."""
         return self.start, tuple(each.shape[1:] for each in self.features)
 
     def rows(self, kept: Tensor) -> Samples:
-        """Return some of them."""
+        """Return some of the samples."""
         return Samples(self.start, tuple(each[kept] for each in self.features))
 
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """What a part says of samples, and what of them would go on to a parent."""
+    """The part's results for samples, and the features to pass on to a parent."""
 
     classes: Tensor
     confidence: Tensor
@@ -44,9 +44,9 @@ Compute = Callable[[Samples], Computed]
 
 
 def compute_all(compute: Compute, batch: Sequence[Samples]) -> list[Computed | Exception]:
-    """Compute what several requests bring, all of one key in one pass, and return each one's own.
+    """Compute several requests, one pass for all of one key, and return the result of each.
 
-    If a pass fails its requests are computed one by one, so that a bad one fails alone.
+    If a pass fails, its requests are computed one by one, so that a bad one fails alone.
     """
     results: dict[int, Computed | Exception] = {}
     groups: dict[object, list[int]] = {}
@@ -63,7 +63,7 @@ def compute_all(compute: Compute, batch: Sequence[Samples]) -> list[Computed | E
 
 
 def joined(batch: Sequence[Samples]) -> Samples:
-    """Return samples of one key as one."""
+    """Return samples of one key as one batch."""
     if len(batch) == 1:
         return batch[0]
     columns = zip(*(each.features for each in batch), strict=True)
@@ -71,7 +71,7 @@ def joined(batch: Sequence[Samples]) -> Samples:
 
 
 def halves(samples: Samples) -> tuple[Samples, Samples]:
-    """Return the first and the second half of two samples or more."""
+    """Return the first and the second half of at least two samples."""
     rows = torch.arange(len(samples))
     return samples.rows(rows[: len(rows) // 2]), samples.rows(rows[len(rows) // 2 :])
 
@@ -81,7 +81,7 @@ def _one_by_one(compute: Compute, batch: Sequence[Samples]) -> list[Computed | E
 
 
 def _apart(found: Computed, batch: Sequence[Samples]) -> list[Computed]:
-    """Return each request's part of what was computed together."""
+    """Return each request's part of a joint result."""
     sizes = [len(samples) for samples in batch]
     columns = [found.classes, found.confidence, *found.onward.features]
     rows = zip(*(torch.split(column, sizes) for column in columns), strict=True)

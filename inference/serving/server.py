@@ -1,4 +1,4 @@
-"""One node as a process: HTTPS with uvicorn, until it is told to stop."""
+"""Serves one node as a process: HTTPS with uvicorn, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from inference.serving.node_part import read_part
 from inference.serving.settings import ServeSettings, check_certificate, forwarder_of, limit_of
 
 LAST_SECONDS = 15
-"""In which a node that is told to stop finishes what it has."""
+"""Seconds in which a stopping node finishes its requests."""
 MOST_CONNECTIONS = 1000
 
 
 def serve(folder: Path, settings: ServeSettings) -> None:
-    """Serve a node's part until SIGTERM or SIGINT; what has come in by then is answered."""
+    """Serve a node's part until SIGTERM or SIGINT; requests that have arrived are answered."""
     import uvicorn
 
     from inference.serving.connections import PATIENCE, BriefConnection
@@ -53,8 +53,8 @@ def serve(folder: Path, settings: ServeSettings) -> None:
         port=settings.port,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.key,
-        http=BriefConnection,  # on h11, which, unlike httptools, reads no endless headers
-        timeout_keep_alive=int(2 * PATIENCE),  # which is looked after there
+        http=BriefConnection,  # h11 limits the size of headers, httptools does not
+        timeout_keep_alive=int(2 * PATIENCE),  # `BriefConnection` closes idle connections first
         h11_max_incomplete_event_size=32 * 1024,
         limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=LAST_SECONDS,
@@ -62,7 +62,7 @@ def serve(folder: Path, settings: ServeSettings) -> None:
         access_log=False,
         server_header=False,
     )
-    # When it has stopped uvicorn raises the signal that stopped it once more: that ends us, well.
+    # After stopping, uvicorn raises the signal once more: it then ends the process normally.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     uvicorn.Server(config).run()

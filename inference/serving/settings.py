@@ -1,4 +1,4 @@
-"""What a node is told besides its part: where to listen, whom to ask, and how much to take on."""
+"""Settings of a node besides its part: its address, its parents, and its limits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from inference.serving.parent import Address, Parent
 
 
 class ServeError(ValueError):
-    """A node that cannot be started as asked, in one sentence."""
+    """A node that cannot be started as asked; the text is one sentence."""
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """How a node is served."""
+    """Settings with which a node is served."""
 
     host: str
     port: int
@@ -28,29 +28,29 @@ class ServeSettings:
     key: Path
     token: str
     authority: Path | None = None
-    """The certificate that those of parents are signed with; None takes the system's."""
+    """Certificate of the authority that signs the parents'; default (None): the system's."""
     parents: Mapping[str, Address] = field(default_factory=dict)
-    """Where the parents are, by name."""
+    """Addresses of the parents, by name."""
     parent_timeout: float = 2.0
-    """Seconds after which a parent's answer is not waited for any longer."""
+    """Seconds within which a parent has to answer."""
     half: bool = False
-    """Whether features are sent with 16 bits each."""
+    """Send features as 16-bit floats."""
     max_transfer: float | None = None
-    """In place of that of the node's part."""
+    """Samples per second to pass on at most; default (None): as in the node's part."""
     threshold: float | None = None
-    """Likewise."""
+    """Confidence from which the node answers; default (None): as in the node's part."""
     batch: int = 64
-    """The most samples of a request, and of what is computed at once."""
+    """Most samples of a request, and of a batch."""
     wait: float = 0.0
-    """Seconds that a batch waits for more."""
+    """Seconds that a batch waits for more samples."""
     most_waiting: int = 1024
-    """Samples that may wait."""
+    """Most samples that may wait."""
     threads: int | None = None
-    """Of torch."""
+    """Threads of torch; default (None): torch's own choice."""
 
 
 def check_certificate(settings: ServeSettings) -> None:
-    """Raise unless the node's certificate and its key are there, readable and of each other."""
+    """Raise unless the node's certificate and key exist, are readable and belong together."""
     for file in (settings.certificate, settings.key):
         if not file.is_file():
             raise ServeError(f"{file} is not there: expected a certificate and its key")
@@ -66,7 +66,7 @@ def check_certificate(settings: ServeSettings) -> None:
 
 
 def forwarder_of(facts: NodePart, settings: ServeSettings) -> tuple[Forwarder, httpx.AsyncClient]:
-    """Return what passes samples on, and the connections that it does so with."""
+    """Return the forwarder of the node's samples, and its HTTP client."""
     unknown = sorted(settings.parents.keys() - facts.parents.keys())
     if unknown:
         known = ", ".join(facts.parents) or "none"
@@ -80,7 +80,7 @@ def forwarder_of(facts: NodePart, settings: ServeSettings) -> tuple[Forwarder, h
         raise ServeError(f"{settings.authority} is no certificate: {error}") from None
     client = httpx.AsyncClient(
         verify=context,
-        # A wait for a connection of our own ends well before that for the parent.
+        # Waiting for a connection of our own must end well before the parent's time does.
         timeout=httpx.Timeout(settings.parent_timeout, pool=settings.parent_timeout / 4),
         limits=httpx.Limits(max_connections=64, max_keepalive_connections=16),
         trust_env=False,
@@ -108,6 +108,6 @@ def _is_https(url: str) -> bool:
 
 
 def limit_of(facts: NodePart, settings: ServeSettings) -> TransferLimit:
-    """Return how many samples the node may pass on."""
+    """Return the limit on the samples that the node may pass on."""
     given = settings.max_transfer
     return TransferLimit(facts.max_transfer if given is None else given)

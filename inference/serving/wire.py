@@ -1,6 +1,6 @@
 """The bodies of requests and answers: tensors in the safetensors format, and nothing else.
 
-It is compact, and reading it runs no code, whatever the bytes are.
+The format is compact, and reading it runs no code, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from models.families import Features
 
 MEDIA_TYPE = "application/vnd.safetensors"
 TIME_LEFT = "X-Time-Left"
-"""The header with the seconds after which who asks does not wait any longer."""
+"""Header with the seconds that the caller waits for the answer."""
 HEADER = 64 * 1024
-"""The most bytes of a body besides its values."""
+"""Most bytes of a body besides its values."""
 LONGEST_NAME = 256
-"""Of a node, in bytes."""
+"""Most bytes of a node's name."""
 ANSWER = 4 + 4 + 1 + 1 + 4 + LONGEST_NAME + 1
-"""The most bytes of one answer."""
+"""Most bytes of one answer."""
 DEGRADED, LIMITED = 1, 2
-"""Flags of an answer that was to be another node's: this one was not reached, or the most that may
-be passed on, or that the parent takes, was reached."""
+"""Flags of an answer that should have come from another node: DEGRADED, because no parent was
+reached; LIMITED, because the transfer rate or the parent's capacity was exhausted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +43,10 @@ class Answers:
     flags: Tensor
     """uint8 [n]."""
     nodes: tuple[str, ...]
-    """The name of the node that answered each."""
+    """The name of the node that answered each sample."""
 
     def rows(self, rows: slice) -> Answers:
-        """Return some of them."""
+        """Return some of the answers."""
         return Answers(
             self.classes[rows],
             self.confidence[rows],
@@ -56,7 +56,7 @@ class Answers:
         )
 
     def replaced(self, rows: Tensor, others: Answers) -> Answers:
-        """Return the same with other answers in some rows."""
+        """Return the answers, with others in some rows."""
         nodes = list(self.nodes)
         for row, node in zip(rows.tolist(), others.nodes, strict=True):
             nodes[row] = node
@@ -69,7 +69,7 @@ class Answers:
         )
 
     def flagged(self, rows: Tensor, flag: int) -> Answers:
-        """Return the same with a flag in some rows."""
+        """Return the answers, with a flag in some rows."""
         flags = self.flags.clone()
         flags[rows] |= flag
         return replace(self, flags=flags)
@@ -103,9 +103,9 @@ class Answers:
 
     @classmethod
     def unpack(cls, body: bytes, count: int, classes: int | None = None) -> Answers:
-        """Return the answers to `count` samples, of so many classes if that is known.
+        """Return the answers to `count` samples, checked against the number of `classes` if given.
 
-        Raise `MalformedError` if they are none.
+        Raise `MalformedError` if the body holds no such answers.
         """
         tensors = unpack(body)
         kinds = {
@@ -137,7 +137,7 @@ class Answers:
 
 
 def largest_answers(count: int) -> int:
-    """Return the most bytes of the answers to so many samples."""
+    """Return the most bytes of the answers to `count` samples."""
     return HEADER + count * ANSWER
 
 
@@ -151,12 +151,12 @@ def unpack(body: bytes) -> Mapping[str, Tensor]:
     """Return the tensors of a body by name."""
     try:
         return load(body)
-    except Exception as error:  # of Rust, of Python, or of torch, for bytes from anywhere
+    except Exception as error:  # Rust, Python or torch may raise it, for any bytes
         raise MalformedError(f"the body is no safetensors: {_first_line(error)}") from None
 
 
 def read_samples(body: bytes, forms: Sequence[Form], longest: int, most: int) -> Features:
-    """Return the samples of a body, up to `most`, which have the forms that a node takes."""
+    """Return the samples of a body, up to `most`, in the forms that a node takes."""
     tensors = unpack(body)
     names = [str(number) for number in range(len(forms))]
     if set(tensors) != set(names):
@@ -182,7 +182,7 @@ def read_samples(body: bytes, forms: Sequence[Form], longest: int, most: int) ->
 
 
 def _lengths(name: str, tensor: Tensor, form: Form, count: int) -> set[int]:
-    """Return how long the texts of a tensor are, if it is of texts; raise if it does not fit."""
+    """Return the lengths of a tensor's texts, if it has any; raise if the tensor does not fit."""
     expected, shape = (count, *form.shape), tuple(tensor.shape)
     sizes = list(zip(shape, expected, strict=False))
     kinds = {DTYPES[form.dtype], *([torch.float16] if form.dtype == "float32" else [])}
@@ -200,7 +200,7 @@ def _lengths(name: str, tensor: Tensor, form: Form, count: int) -> set[int]:
 
 
 def _names(tensor: Tensor | None, count: int) -> list[str]:
-    """Return the names of who answered so many samples: as many nodes at most."""
+    """Return the names of the answering nodes: at most one per sample."""
     if tensor is None or tensor.dtype != torch.uint8 or tensor.ndim != 1:
         raise MalformedError("these answers do not say who gave them")
     if len(tensor) > count * (LONGEST_NAME + 1):

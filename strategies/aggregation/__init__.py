@@ -1,1 +1,1 @@
-"""What becomes of a round's replies: the mean of what overlaps, bounds of an update, defences."""
+"""Aggregates a round's replies: the mean of what overlaps, bounds of updates, defences."""

@@ -1,6 +1,6 @@
-"""Aggregators by name: what may become of a round's updates, chosen by conf/aggregation.
+"""The aggregators by name, as conf/aggregation chooses them.
 
-One more is a class with `add` and `result`, and a line here. Its constructor's parameters are its
+A new one is a class with `add` and `result`, and a line here. Its constructor's parameters are its
 settings; `inner` is another aggregator, `bounds` has one number for each level.
 """
 
@@ -24,35 +24,36 @@ AGGREGATORS = {
     "trimmed-mean": "strategies.aggregation.trimmed_mean:TrimmedMean",
     "median": "strategies.aggregation.trimmed_mean:Median",
 }
-"""Where each is; it is imported when it is used, since clients have no use for any."""
+"""Module and class of each aggregator; imported on first use, since clients need none of them."""
 NO_MEANS = ("clipped", "trimmed-mean", "median")
-"""Those whose result is not the mean of what clients sent."""
+"""Aggregators whose result is not the mean of the clients' updates."""
 
 
 class Aggregator(Protocol):
-    """Folds the updates of one round, in whatever order they come: that changes no bit.
+    """Folds the updates of one round; their order does not change a bit of the result.
 
-    One may stand around another: what it does to an update, it does before the inner one's `add`.
+    An aggregator may wrap an inner one: it changes or refuses an update before the inner one's
+    `add`.
     """
 
     def add(self, update: Update) -> None:
         """Fold in one client's update, or raise `RefusedUpdateError` and change nothing."""
 
     def result(self, previous: State) -> dict[str, Tensor]:
-        """Return the new global state, of the one that the round began with.
+        """Return the new global state, from the state that the round began with.
 
-        An entry that nobody held is that of `previous`, exactly, also where it is not a number; no
-        other entry is read from it but to tell whether it has changed.
+        An entry that no client held keeps the exact value of `previous`, also NaN. Other entries of
+        `previous` are read only to see whether they have changed.
         """
 
 
 Wrap = Callable[[Any], Any]
-"""Returns an aggregator that stands around the one that it is given."""
+"""Wraps an aggregator in another one."""
 
 
 @dataclass(frozen=True)
 class AggregationConfig:
-    """An aggregator, and the settings that it takes."""
+    """An aggregator's name, and its settings."""
 
     name: str = "nested-mean"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -78,7 +79,7 @@ class AggregationConfig:
         self.make()
 
     def check_levels(self, levels: int) -> None:
-        """Raise `ValueError` where each level has a bound, but of another number of levels."""
+        """Raise `ValueError` if `bounds` has another length than the number of levels."""
         bounds = self.options.get("bounds")
         if bounds and len(bounds) != levels:
             raise ValueError(f"bounds are {list(bounds)}: expected one for each of {levels} levels")
@@ -86,10 +87,10 @@ class AggregationConfig:
             self.inner.check_levels(levels)
 
     def make(self, wrapped: Wrap = lambda innermost: innermost) -> Aggregator:
-        """Return a new aggregator, for one round.
+        """Return a new aggregator for one round.
 
-        What stands around another, such as a bound, sees updates as clients sent them; `wrapped`
-        is what a method puts around the innermost one.
+        Wrappers from the config, such as a bound, see updates as clients sent them. `wrapped` adds
+        the method's own wrapper, directly around the innermost aggregator.
         """
         made = self._aggregator()
         if "inner" not in inspect.signature(made).parameters:
@@ -100,7 +101,7 @@ class AggregationConfig:
 
     @property
     def inner(self) -> AggregationConfig | None:
-        """The aggregator that this one stands around: a name, or a name with its settings."""
+        """The wrapped aggregator's config, given as a name, or as a name with settings."""
         given = self.options.get("inner")
         if given is None:
             return None
@@ -109,14 +110,14 @@ class AggregationConfig:
 
     @property
     def innermost(self) -> AggregationConfig:
-        """The aggregator that all others stand around."""
+        """The config of the aggregator that all others wrap."""
         if "inner" not in inspect.signature(self._aggregator()).parameters:
             return self
         return (self.inner or AggregationConfig()).innermost
 
     @property
     def averages(self) -> bool:
-        """Whether the result is the mean of the updates that are taken, as clients sent them."""
+        """True if the result is the mean of the accepted updates, as clients sent them."""
         inner = self.inner
         return self.name not in NO_MEANS and (inner is None or inner.averages)
 

@@ -1,8 +1,8 @@
-"""Exact sums of slices: integers, in compiled loops over the runs that a region is made of.
+"""Exact sums of slices: integers, added in compiled loops over the runs of a region.
 
-A sum is kept as digits in base 2^30, a row of int64 for each. Ordinary values of weight 1 need one
-row; a large value, a large weight or a fraction of one takes the rows that it needs. So nothing
-overflows, nothing is rounded away, and no client leaves less room for the next.
+A sum is kept as digits in base 2^30, with a row of int64 for each digit. Ordinary values of weight
+1 need one row; a large value, a large weight or a fraction adds rows. So nothing overflows, nothing
+is rounded away, and no client's update limits the next one's.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ DIGIT_BITS = 30
 BASE, MASK = 2.0**DIGIT_BITS, (1 << DIGIT_BITS) - 1
 PARALLEL_FROM = 1 << 17
 """Values in a tensor from which several threads are used. In a simulation clients keep the cores
-busy: then threads wait for each other longer than one of them needs for a smaller tensor."""
+busy: threads on a smaller tensor would wait for each other longer than one thread takes."""
 MAGIC, MAGIC_REACH = 1.5 * 2.0**52, 2.0**50
-"""A double this large has no fraction bits: a number below MAGIC_REACH that is added to it comes
-out rounded, in the low bits, which is faster than rounding and converting it, and the same."""
+"""A double of the size of MAGIC has no fraction bits. Adding a number below MAGIC_REACH to it
+rounds the number, into the low bits: faster than rounding and converting, with the same result."""
 MAGIC_BITS = np.float64(MAGIC).view(np.int64)
 QUICK_ADDS = 1 << 11
-"""Numbers below MAGIC_REACH that a row takes without passing 2^61."""
+"""Additions of numbers below MAGIC_REACH that a row takes without passing 2^61."""
 TOP_REACH = 2.0**32
-"""What one number may add to the highest row, so that half a billion of them fit."""
+"""Largest amount that one number adds to the highest row, so that half a billion of them fit."""
 
 Digits = Mapping[int, int]
-"""A positive number in base 2^30: its digits that are not 0, by their power of 2^30."""
+"""A positive number in base 2^30: its digits other than 0, by their power of 2^30."""
 
 
 def digits_of(number: int, lowest: int) -> dict[int, int]:
@@ -51,7 +51,8 @@ def digits_of(number: int, lowest: int) -> dict[int, int]:
 class ExactSums:
     """The sums of one global tensor, entry by entry.
 
-    `rows[i]` counts 2^(30 (lowest + i)) steps; row 0, of single steps, is always there.
+    `rows[i]` counts 2^(30 (lowest + i)) steps; the row of single steps, `rows[-lowest]`, always
+    exists.
     """
 
     def __init__(self, size: int) -> None:
@@ -61,7 +62,7 @@ class ExactSums:
 
     @classmethod
     def of(cls, region: Region) -> ExactSums:
-        """Return zeros for the global tensor that a region is part of."""
+        """Return zeros for the global tensor that contains a region."""
         return cls(math.prod(region.full))
 
     @classmethod
@@ -69,11 +70,11 @@ class ExactSums:
         """Return the sums that a `state_dict` was made of."""
         sums = cls(0)
         sums.rows, sums.lowest = rows.numpy().copy(), int(lowest)
-        sums._carry()  # how much room was left is not kept
+        sums._carry()  # the number of additions that still fit is not saved
         return sums
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the sums, to go on from."""
+        """Return the sums as tensors."""
         return {"rows": torch.from_numpy(self.rows).clone(), "lowest": torch.tensor(self.lowest)}
 
     @property
@@ -81,12 +82,13 @@ class ExactSums:
         return int(self.rows.shape[1])
 
     def add(self, region: Region, tensor: Tensor, scale: float, weight: Digits) -> None:
-        """Add `tensor * scale`, rounded to whole steps, times the weight; all must be finite."""
+        """Add `tensor * scale`, rounded to whole steps, times the weight; values must be finite."""
         values = flat(tensor)
         if not values.size:
             return
         reach = peak(tensor) * scale
         parallel = values.size >= PARALLEL_FROM
+        # Fast path: the values fit one row, and the weight is exactly 1.
         if weight == {0: 1} and reach <= MAGIC_REACH:
             row = self.rows[-self.lowest]
             _run(_QUICK[parallel], parallel, row, *region.runs, values, scale)
@@ -94,6 +96,8 @@ class ExactSums:
             if self._quick_adds == QUICK_ADDS:
                 self._carry()
             return
+        # Otherwise each digit of the weight is added on its own, to as many rows as its product
+        # needs.
         for power, digit in weight.items():
             top = power + max(0, math.ceil(math.log2(max(1.0, reach * digit / TOP_REACH)) / 30))
             self._make_rows(power, top)
@@ -107,7 +111,7 @@ class ExactSums:
             _add_weight(self.rows[power - self.lowest], *region.runs, digit)
 
     def numbers(self) -> NDArray[np.float64]:
-        """Return the sums as doubles; equal sums give equal doubles, however they came about."""
+        """Return the sums as doubles; equal sums give equal doubles."""
         numbers: NDArray[np.float64] = self.rows[0].astype(np.float64)
         if len(self.rows) == 1:
             return numbers
@@ -118,7 +122,7 @@ class ExactSums:
         return numbers
 
     def _carry(self) -> None:
-        """Leave room in row 0."""
+        """Carry the row of single steps into the next, to make room for more additions."""
         self._make_rows(0, 1)
         row = -self.lowest
         self.rows[row + 1] += self.rows[row] >> DIGIT_BITS
@@ -150,7 +154,7 @@ def quotient(
 
 
 def flat(tensor: Tensor) -> NDArray[np.floating[Any]]:
-    """Return the values as a flat NumPy array of float32, or of float64 if they are other."""
+    """Return the values as a flat NumPy array: of float32 as it is, of other types as float64."""
     if tensor.dtype != torch.float32:
         tensor = tensor.double()
     values: NDArray[np.floating[Any]] = tensor.detach().cpu().numpy().reshape(-1)
@@ -158,7 +162,7 @@ def flat(tensor: Tensor) -> NDArray[np.floating[Any]]:
 
 
 def peak(tensor: Tensor) -> float:
-    """Return the largest magnitude; NaN if any value is."""
+    """Return the largest magnitude; NaN if any value is NaN."""
     if not tensor.numel():
         return 0.0
     least, most = torch.aminmax(torch.from_numpy(flat(tensor)))
@@ -166,7 +170,7 @@ def peak(tensor: Tensor) -> float:
 
 
 def _run(loop: Callable[..., Any], parallel: bool, *arguments: Any) -> None:
-    """Run a loop and leave torch its threads, which a parallel one sets: they share OpenMP."""
+    """Run a loop, and restore torch's thread count: a parallel loop changes it through OpenMP."""
     threads = torch.get_num_threads() if parallel else 0
     loop(*arguments)
     if parallel and torch.get_num_threads() != threads:
@@ -182,7 +186,7 @@ def _add_quick(row, start, values, scale):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _add_wide(rows, start, values, scale, digit):  # type: ignore[no-untyped-def]
-    """Add each value digit by digit, from the lowest; the highest row takes what is left."""
+    """Add each value digit by digit, from the lowest; the highest row takes the rest."""
     top = rows.shape[0] - 1
     for i in range(values.size):
         rest, carry = np.rint(values[i] * scale), np.int64(0)
@@ -228,7 +232,7 @@ def _add_weight(row, starts, length, digit):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _carry_all(rows):  # type: ignore[no-untyped-def]
-    """Carry, so that only the highest row has digits below 0 or beyond the base."""
+    """Carry digits up, so that only the highest row has values below 0 or above the base."""
     for row in range(rows.shape[0] - 1):
         low, high = rows[row], rows[row + 1]
         for i in range(low.size):
@@ -238,7 +242,7 @@ def _carry_all(rows):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _join(rows, numbers):  # type: ignore[no-untyped-def]
-    """Join the digits from the highest; those of a negative number as the complement of it."""
+    """Join the digits from the highest one; a negative number is read as its complement."""
     top = rows.shape[0] - 1
     for i in range(numbers.size):
         negative = rows[top, i] < 0
@@ -246,6 +250,7 @@ def _join(rows, numbers):  # type: ignore[no-untyped-def]
         for row in range(top, -1, -1):
             digit = rows[row, i]
             if negative:
+                # Two's complement: invert each digit, and add 1 to the lowest.
                 digit = (-1 if row == top else MASK) - digit + (row == 0)
             number = number * BASE + digit
         numbers[i] = -number if negative else number
@@ -275,14 +280,14 @@ def _divide_in_parallel(total, count, scale, before, tolerance, mean):  # type: 
 _QUICK = (_quick, _quick_in_parallel)
 _WIDE = (_wide, _wide_in_parallel)
 _DIVIDE = (_divide, _divide_in_parallel)
-"""The loops for one thread, and for several."""
+"""Each loop, for one thread and for several threads."""
 
 
 @njit(cache=True)
 def measure(before, starts, length, values):  # type: ignore[no-untyped-def]
-    """Return the peak and the sum of squares of what changed, and of what was there before.
+    """Return the peak and sum of squares of the change, and of the values before it.
 
-    What was no number before counts as 0: whatever a client makes of it is its change.
+    A value that was not finite before counts as 0, so all of the client's value is its change.
     """
     change, size = np.zeros(2), np.zeros(2)
     for run in range(starts.size):

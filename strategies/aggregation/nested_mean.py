@@ -1,8 +1,8 @@
 """The nested mean: each entry of the global state is averaged over the clients that held it.
 
-ScaleFL's Algorithm 3 and NeFL's NeFedAvg. Replies are folded one at a time into running sums and
-can then be dropped. The sums are integers, in steps of 2^-40: integer addition is exact, so the
-order of the replies cannot change a bit of the result.
+This is ScaleFL's Algorithm 3 and NeFL's NeFedAvg. Each reply is added to running sums and can then
+be dropped. The sums are integers, in steps of 2^-40: integer addition is exact, so the order of the
+replies cannot change a bit of the result.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from strategies.aggregation.exact_sums import DIGIT_BITS, ExactSums, digits_of, 
 from strategies.aggregation.update import RefusedUpdateError, Update
 
 STEP_BITS = {torch.float64: 100}
-"""Floats are summed in steps of 2^-40, double precision in finer ones, integers in ones."""
+"""Floats are summed in steps of 2^-40, doubles in steps of 2^-100, integers in steps of 1."""
 WEIGHT_BITS = 2 * DIGIT_BITS
 """Weights are counted in steps of 2^-60 of the unit."""
 LARGEST_FLOAT, LARGEST_INTEGER = 2.0**64, 2.0**53
-"""What a value may be: no network has larger ones, and beyond 2^53 doubles skip integers."""
+"""Largest magnitudes that are accepted: no network has larger floats, and beyond 2^53 doubles skip
+integers."""
 MAPS_BEFORE_COUNTING = 8
-"""Slice maps whose weights are kept aside before they are counted entry by entry."""
+"""Slice maps whose weights are collected before they are counted entry by entry."""
 
 
 class NestedMean:
-    """A mean per entry over the states that held it, in memory that does not grow with them.
+    """A mean per entry over the states that held it, in memory independent of their number.
 
-    Weights of 2^-30 to 2^30 of the `unit` are counted, whole ones exactly.
+    Weights of 2^-30 to 2^30 of the `unit` are accepted, and whole multiples of it counted exactly.
     """
 
     def __init__(self, unit: float = 1.0) -> None:
@@ -53,20 +54,22 @@ class NestedMean:
         self.check(update)
         state, slice_map = update.state, update.map
         steps = self._weight_steps(update.weight)
+        # From row -2 on: the weight counts in steps of 2^-60, two digits below 1.
         digits = digits_of(steps, -2)
         for name, region in slice_map.regions.items():
             if region.source not in self._totals:
                 self._totals[region.source] = ExactSums.of(region)
             self._totals[region.source].add(region, state[name], _scale(region.dtype), digits)
+        # All clients of a level share a map: their weights are summed first, and counted once.
         self._uncounted[slice_map] = self._uncounted.get(slice_map, 0) + steps
         if len(self._uncounted) > MAPS_BEFORE_COUNTING:
             self._count()
 
     def result(self, previous: State) -> dict[str, Tensor]:
-        """Return the mean, where anyone held an entry; elsewhere `previous`, exactly.
+        """Return the mean of each entry that a client held, and `previous` exactly elsewhere.
 
-        A mean that differs from `previous` by less than the sums can tell is `previous` too, so
-        slices that come back untrained leave the state as it was, bit for bit.
+        A mean closer to `previous` than the sums can resolve is `previous`, too, so slices that
+        come back untrained leave the state as it was, bit for bit.
         """
         self._count()
         unknown = sorted(self._counts.keys() - previous.keys())
@@ -87,7 +90,7 @@ class NestedMean:
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from sums that `state_dict` returned."""
+        """Restore the sums that `state_dict` returned."""
         self.unit, self._uncounted = float(state["unit"]), {}
         self._totals, self._counts = {}, {}
         for kind, sums in (("total", self._totals), ("count", self._counts)):
@@ -107,7 +110,7 @@ class NestedMean:
         return round(math.ldexp(relative, WEIGHT_BITS))
 
     def _count(self) -> None:
-        """Count the weights kept aside into their entries."""
+        """Add the collected weights to the counts of their entries."""
         for slice_map, steps in self._uncounted.items():
             for region in slice_map.regions.values():
                 if region.source not in self._counts:
@@ -123,7 +126,7 @@ class NestedMean:
         if not previous.dtype.is_floating_point:
             mean = quotient(total, count, scale, previous, tolerance=0.0).round()
         else:
-            tolerance = 0.75 / scale  # values are rounded to half a step; and room for rounding
+            tolerance = 0.75 / scale  # half a step of rounding, with some margin
             mean = quotient(total, count, scale, previous, tolerance)
         return mean.to(previous.device, previous.dtype)
 
@@ -140,5 +143,5 @@ def check_values(name: str, tensor: Tensor) -> None:
 
 
 def _scale(dtype: torch.dtype) -> float:
-    """Return how many steps a value of 1 is."""
+    """Return the number of steps in a value of 1."""
     return 2.0 ** STEP_BITS.get(dtype, 40) if dtype.is_floating_point else 1.0

@@ -1,8 +1,8 @@
-"""How far a whole update may go: what is further is refused, or shortened to the bound.
+"""Bounds on the norm of a whole update: a larger update is refused, or shortened to the bound.
 
-Both stand around another aggregator. The norm (L2) is that of all parameters of the slice together,
-those of banks too. Running statistics have no part in it: they are in units of activations, not of
-weights, and jump in the first round of any honest client.
+Both kinds wrap another aggregator. The norm (L2) is that of all parameters of the slice together,
+banks included. Running statistics do not count: they are in units of activations, not of weights,
+and jump in the first round of any honest client.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from strategies.aggregation.spool import Spool
 from strategies.aggregation.update import RefusedUpdateError, Update
 
 FEW = 3
-"""Replies of a level below which their median says too little: one of two may be a liar's."""
+"""Replies of a level below which its median is unreliable: one of two may be an attacker's."""
 
 
 class Inner(Aggregator, Protocol):
-    """An aggregator that others can stand around."""
+    """An aggregator that can be wrapped."""
 
     def check(self, update: Update) -> None:
         """Raise `RefusedUpdateError` where `add` would, and change nothing."""
@@ -36,7 +36,7 @@ class Inner(Aggregator, Protocol):
 
 @dataclass(frozen=True)
 class Norms:
-    """Of an update: how far its parameters went, and how large they were."""
+    """L2 norms of an update: of the change of its parameters, and of the parameters before."""
 
     change: float
     slice: float
@@ -54,7 +54,7 @@ class Norms:
 
 
 class Bound:
-    """The largest norm of an update: `times` that of its slice, or what `bounds` has per level."""
+    """The largest norm of an update: `times` that of its slice, or the level's in `bounds`."""
 
     def __init__(self, times: float, bounds: Sequence[float] | None) -> None:
         if not _positive(times):
@@ -82,7 +82,7 @@ class NormBound:
         self.bound, self.inner = Bound(times, bounds), inner or NestedMean()
 
     def check(self, update: Update) -> None:
-        """Raise `RefusedUpdateError` for an update that goes too far, or that the inner refuses."""
+        """Raise `RefusedUpdateError` for an update above the bound, or one that `inner` refuses."""
         self._check_norm(update)
         self.inner.check(update)
 
@@ -92,7 +92,7 @@ class NormBound:
         self.inner.add(update)
 
     def result(self, previous: State) -> dict[str, Tensor]:
-        """Return what the inner one makes of those within the bound."""
+        """Return the inner aggregator's result for the updates within the bound."""
         return self.inner.result(previous)
 
     def _check_norm(self, update: Update) -> None:
@@ -115,8 +115,8 @@ def clipped(
 ) -> Inner:
     """Return an aggregator that shortens updates to a bound.
 
-    That is `times` the norm of the slice that was sent, or `times` the median of the norms in this
-    round; or it is given for each level by `bounds`.
+    The bound is `times` the norm of the slice that was sent, `times` the median of the norms in
+    this round, or the level's entry in `bounds`.
     """
     if of not in ("slice", "median"):
         raise ValueError(f"of is {of}: expected slice or median")
@@ -133,7 +133,7 @@ class Clipped:
         self.bound, self.inner = bound, inner
 
     def check(self, update: Update) -> None:
-        """Raise `RefusedUpdateError` for what the inner one refuses of it."""
+        """Raise `RefusedUpdateError` if the inner aggregator refuses the shortened update."""
         self.inner.check(self._shortened(update))
 
     def add(self, update: Update) -> None:
@@ -141,7 +141,7 @@ class Clipped:
         self.inner.add(self._shortened(update))
 
     def result(self, previous: State) -> dict[str, Tensor]:
-        """Return what the inner one makes of the shortened updates."""
+        """Return the inner aggregator's result for the shortened updates."""
         return self.inner.result(previous)
 
     def _shortened(self, update: Update) -> Update:
@@ -151,12 +151,12 @@ class Clipped:
 
 
 class ClippedToMedian:
-    """Shortens updates to `times` the median norm of their level's in this round.
+    """Shortens updates to `times` the median norm of the updates of their level in this round.
 
-    A level with fewer than three replies is compared with all levels: by norms relative to that of
-    the slice. Of an even number it is the lower middle one: where half of them are liars', the mean
-    of the two in the middle is theirs as well. All replies must be there for that: they wait on
-    disk.
+    A level with fewer than three replies is compared with all levels, by norms relative to that of
+    the slice. With an even number of replies the median is the lower of the middle two: if half of
+    the replies are attackers', so is the upper one. The median needs all replies of a round: they
+    wait on disk.
     """
 
     def __init__(self, times: float, inner: Inner) -> None:
@@ -165,7 +165,7 @@ class ClippedToMedian:
         self._norms: list[Norms] = []
 
     def check(self, update: Update) -> None:
-        """Raise `RefusedUpdateError` for what the inner one would refuse."""
+        """Raise `RefusedUpdateError` for an update that the inner aggregator would refuse."""
         self.inner.check(update)
 
     def add(self, update: Update) -> None:
@@ -176,12 +176,12 @@ class ClippedToMedian:
         self._norms.append(norms)
 
     def result(self, previous: State) -> dict[str, Tensor]:
-        """Return what the inner one makes of the shortened updates."""
+        """Return the inner aggregator's result for the shortened updates."""
         self._fold()
         return self.inner.result(previous)
 
     def _fold(self) -> None:
-        """Hand the updates on, now that the medians are known."""
+        """Pass the updates on, now that the medians are known."""
         medians = self._medians()
         relative = [norms.change / norms.slice for norms in self._norms if norms.slice]
         overall = statistics.median_low(relative) if relative else 0.0
@@ -205,11 +205,11 @@ def _positive(value: object) -> bool:
 
 
 def shortened(update: Update, norms: Norms, bound: float) -> Update:
-    """Return an update brought back towards its start, if it goes further than the bound.
+    """Return an update moved back towards its start if its norm is above the bound.
 
-    Running statistics go back by the same share; integers stay.
+    Running statistics move back by the same share; integers stay.
     """
-    if not norms.change > bound:
+    if not norms.change > bound:  # also false for a norm of NaN
         return update
     share = bound / norms.change
     state = {
@@ -220,7 +220,7 @@ def shortened(update: Update, norms: Norms, bound: float) -> Update:
 
 
 def _between(start: Tensor, region: Region, tensor: Tensor, share: float) -> Tensor:
-    """Return the point at a share of the way; what was no number began at 0."""
+    """Return the point at a share of the way; a value that was not finite starts at 0."""
     if not region.dtype.is_floating_point:
         return tensor
     before = region.of(start).to(tensor.device).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,8 +1,8 @@
-"""The updates of a round on disk, for aggregators that must have seen all before they begin.
+"""Keeps the updates of a round on disk, for aggregators that need all of them first.
 
-The file has no name: it is gone when nobody holds the spool any more, after an error too, and
-with the process at the latest, however that ends. It is where the system has temporary files;
-TMPDIR names another folder.
+The file has no name: it disappears with the last reference to the spool, also after an error, and
+at the latest with the process. It is in the system's folder for temporary files; TMPDIR names
+another folder.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Spooled:
     """An update whose tensors are on disk."""
 
     update: Update
-    """Without its state."""
+    """The update without its state."""
     offsets: dict[str, int]
-    """Where each tensor begins in the file."""
+    """Start of each tensor in the file, in bytes."""
 
 
 class Spool:
-    """Takes updates of the right form, and gives them back whole or a range at a time."""
+    """Writes updates of the right form, and reads them back whole or a range at a time."""
 
     def __init__(self) -> None:
         self.kept: list[Spooled] = []
@@ -41,7 +41,7 @@ class Spool:
         self._maps: weakref.WeakKeyDictionary[SliceMap, SliceMap] = weakref.WeakKeyDictionary()
 
     def add(self, update: Update) -> None:
-        """Write an update's tensors; raise `OSError` and keep nothing of it if there is no room."""
+        """Write an update's tensors; without enough room raise `OSError` and keep none of them."""
         offsets, end = {}, self._end
         try:
             for name, tensor in update.state.items():
@@ -57,11 +57,11 @@ class Spool:
         self._end = end
 
     def updates(self) -> Iterator[Update]:
-        """Read the updates back, in the order in which they came."""
+        """Read the updates back in order of arrival."""
         return self._read_back(self.kept)
 
     def by_client(self) -> Iterator[Update]:
-        """Read the updates back, in the order of their clients' numbers."""
+        """Read the updates back in order of client number."""
         return self._read_back(sorted(self.kept, key=_client_and_level))
 
     def _read_back(self, kept: Iterable[Spooled]) -> Iterator[Update]:
@@ -76,11 +76,12 @@ class Spool:
             yield replace(spooled.update, state=state)
 
     def read(self, offset: int, first: int, last: int, dtype: torch.dtype) -> Tensor:
-        """Return the entries from `first` to before `last` of the tensor that begins there."""
+        """Return the entries from `first` to before `last` of the tensor at `offset`."""
         values = torch.empty(last - first, dtype=dtype)
         left = values.view(torch.uint8).numpy().data
         offset += first * dtype.itemsize
         while left:
+            # One call may read only a part.
             count = os.preadv(self._opened(), [left], offset)
             if not count:
                 raise OSError(f"a round's replies in {tempfile.gettempdir()} were cut short")
@@ -92,12 +93,13 @@ class Spool:
         flat = whole.as_strided((whole.numel(),), (1,))  # a single value may have any stride
         left = flat.view(torch.uint8).numpy().data
         while left:
+            # One call may write only a part.
             count = os.pwrite(self._opened(), left, offset)
             left, offset = left[count:], offset + count
         return offset
 
     def _opened(self) -> int:
-        """Return the file's descriptor; it is made for the first update."""
+        """Return the file's descriptor; the file is made for the first update."""
         if self._file is None:
             file = tempfile.TemporaryFile(prefix="nestfl-", buffering=0)  # noqa: SIM115
             weakref.finalize(self, file.close)
@@ -105,9 +107,9 @@ class Spool:
         return self._file
 
     def _light(self, given: SliceMap) -> SliceMap:
-        """Return a map without the runs that its regions remember, which may be many.
+        """Return a map without its regions' cached runs, which may be large.
 
-        Updates that share a map share it still.
+        Updates that share a map still share the copy.
         """
         if given not in self._maps:
             regions = {name: replace(region) for name, region in given.regions.items()}

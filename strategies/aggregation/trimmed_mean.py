@@ -1,9 +1,9 @@
-"""Per entry the middle of those who held it: the trimmed mean, and the median (Yin et al., 2018).
+"""Trimmed mean and median per entry over the clients that held it (Yin et al., 2018).
 
-Extreme values of a minority have no part in the result, whatever they are. All replies of a round
-are needed for that: they wait on disk, and are combined tensor by tensor, a range of entries at a
-time, so that memory does not grow with their number. Weights are not counted: a client that claims
-many examples would have more than its one say.
+Extreme values of a minority do not affect the result, whatever their size. All replies of a round
+must be there first: they wait on disk and are combined tensor by tensor, a range of entries at a
+time, so that memory does not grow with their number. Weights are ignored: a client that claims many
+examples would have more than its one vote.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from strategies.aggregation.spool import Spool
 from strategies.aggregation.update import Update
 
 VALUES_AT_A_TIME = 1 << 22
-"""Of all replies together: 16 MB of float32."""
+"""Values of all replies that are combined at a time: 16 MB of float32."""
 KEPT_RUNS = 8
-"""Regions of a tensor whose runs are remembered while it is combined."""
+"""Regions of a tensor whose runs are cached while it is combined."""
 
 Held = tuple[Region, int]
-"""A region that some client held, and where its values begin in the spool."""
+"""A region that a client held, and the start of its values in the spool."""
 Runs = Callable[[Region], tuple[NDArray[np.int64], int]]
 
 
 class TrimmedMean:
-    """The mean per entry without the `trim` share of the holders at each end, rounded down.
+    """The mean per entry without a share `trim` of its values at each end, rounded down.
 
-    One holder, or two, are averaged whatever the share.
+    One or two values are averaged, whatever the share.
     """
 
     def __init__(self, trim: float = 0.2) -> None:
@@ -50,7 +50,7 @@ class TrimmedMean:
         self._spool = Spool()
 
     def cut(self, holders: int) -> int:
-        """Return how many of an entry's holders are left out at each end."""
+        """Return the number of an entry's values that are cut at each end."""
         return math.floor(self.trim * holders + 1e-9)  # 0.29 * 100 is a little less than 29
 
     def check(self, update: Update) -> None:
@@ -65,7 +65,7 @@ class TrimmedMean:
         self._spool.add(update)
 
     def result(self, previous: State) -> dict[str, Tensor]:
-        """Return the trimmed mean, where anyone held an entry; elsewhere `previous`, exactly."""
+        """Return the trimmed mean of entries that a client held, elsewhere `previous`, exactly."""
         held: dict[str, list[Held]] = defaultdict(list)
         for spooled in self._spool.kept:
             for name, region in spooled.update.map.regions.items():
@@ -91,7 +91,7 @@ class TrimmedMean:
             counts = np.zeros(part.size, np.int64)
             for region, offset in held:
                 self._read(region, offset, runs, low, values, counts)
-            values.sort(axis=1)  # those of holders first: there is nothing above infinity
+            values.sort(axis=1)  # clients' values come first: the rest is infinity
             _means(values, counts, cuts, part)
         result = torch.from_numpy(state).view(previous.shape)
         result = result if previous.dtype.is_floating_point else result.round()
@@ -106,7 +106,7 @@ class TrimmedMean:
         values: NDArray[np.floating[Any]],
         counts: NDArray[np.int64],
     ) -> None:
-        """Enter the values of one client for the entries from `low` on."""
+        """Enter one client's values for the entries from `low` on."""
         starts, length = runs(region)
         high = low + counts.size
         (hit,) = np.nonzero((starts < high) & (starts > low - length))
@@ -114,7 +114,7 @@ class TrimmedMean:
             return
         starts = starts[hit[0] : hit[-1] + 1]
         first = hit[0] * length
-        if starts.size == 1:  # it may be far longer than what is asked for
+        if starts.size == 1:  # one run may be far longer than the range
             inside = max(0, low - starts[0])
             first, length = first + inside, min(starts[0] + length, high) - starts[0] - inside
             starts = starts + inside
@@ -124,19 +124,19 @@ class TrimmedMean:
 
 
 class Median(TrimmedMean):
-    """The median per entry: all but the middle one of its holders, or the middle two, are cut."""
+    """The median per entry: all values but the middle one, or the middle two, are cut."""
 
     def __init__(self) -> None:
         super().__init__()
 
     def cut(self, holders: int) -> int:
-        """Return how many of an entry's holders are left out at each end."""
+        """Return the number of an entry's values that are cut at each end."""
         return max(0, holders - 1) // 2
 
 
 @njit(cache=True)
 def _enter(values, counts, low, starts, length, read):  # type: ignore[no-untyped-def]
-    """Enter each run's part of the range as the next holder's values."""
+    """Enter each run's part of the range as the next client's values."""
     high = low + counts.size
     for run in range(starts.size):
         start = starts[run]
@@ -148,10 +148,10 @@ def _enter(values, counts, low, starts, length, read):  # type: ignore[no-untype
 
 @njit(cache=True)
 def _means(values, counts, cuts, state):  # type: ignore[no-untyped-def]
-    """Set each entry that was held to the mean of what is left of its sorted values.
+    """Set each entry that a client held to the mean of its remaining sorted values.
 
-    It is counted from the lowest of them, so that equal values are their own mean, and zeros of
-    either sign the same one.
+    The mean is taken as the lowest value plus a mean difference, so that equal values are their own
+    mean, and zeros of either sign the same one.
     """
     for entry in range(counts.size):
         count = counts[entry]
@@ -163,5 +163,5 @@ def _means(values, counts, cuts, state):  # type: ignore[no-untyped-def]
         for holder in range(cut + 1, count - cut):
             above += values[entry, holder] - least
         mean = min(least + above / (count - 2 * cut), most)
-        if mean != state[entry]:  # which keeps the sign of a zero, too
+        if mean != state[entry]:  # equal zeros keep their sign
             state[entry] = mean

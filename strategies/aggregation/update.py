@@ -27,18 +27,18 @@ class Update:
     map: SliceMap
     weight: float = 1.0
     client: int | None = None
-    """The number of its client, for aggregators that tell clients apart."""
+    """Client number, for aggregators that treat clients apart."""
     slice: Slice = field(default_factory=Slice)
     """The slice that was trained, for aggregators that run the network."""
     level: int = 1
-    """The number of its level, for aggregators that compare the clients of a level."""
+    """Level number, for aggregators that compare the clients of a level."""
     start: State = field(default_factory=dict)
-    """The global state that the slice was cut from, for aggregators that look at the change."""
+    """The global state that the slice was cut from, for aggregators that measure the change."""
     classes: tuple[int, ...] | None = None
-    """The classes of its client's training examples; None where its method does not report them."""
+    """The classes of the client's training examples; None where the method does not report them."""
 
     def check_form(self) -> None:
-        """Raise `RefusedUpdateError` for other names, shapes or types than the slice has."""
+        """Raise `RefusedUpdateError` for names, shapes or types other than the slice's."""
         state, regions = self.state, self.map.regions
         missing = sorted(regions.keys() - state.keys())
         extra = sorted(state.keys() - regions.keys())
@@ -56,16 +56,16 @@ class Update:
 
 @dataclass(frozen=True)
 class UpdateBounds:
-    """The largest update of a tensor that is taken, relative to what the tensor was.
+    """The largest change of a tensor that is accepted, relative to the tensor before.
 
-    Both are multiples of the tensor's own size at the start of the round, or of 1 where that is
+    Both bounds are multiples of the tensor's own size at the start of the round, or of 1 if that is
     less: statistics start at 0 or 1, and biases at 0.
     """
 
     value: float = 1e6
-    """How much one entry may change: times the tensor's largest magnitude."""
+    """Bound of one entry's change, in units of the tensor's largest magnitude."""
     norm: float = 1e5
-    """How much all entries may change together (root mean square): times the tensor's own."""
+    """Bound of the root mean square of all entries' changes, in units of the tensor's own."""
 
     def __post_init__(self) -> None:
         for name in ("value", "norm"):
@@ -79,7 +79,7 @@ class UpdateBounds:
             self._check_tensor(name, update.state[name], region, start[region.source])
 
     def _check_tensor(self, name: str, tensor: Tensor, region: Region, start: Tensor) -> None:
-        if not tensor.numel() or tensor.dtype.is_complex:  # which cannot be averaged at all
+        if not tensor.numel() or tensor.dtype.is_complex:  # complex: no mean
             return
         from strategies.aggregation.exact_sums import flat, measure  # numba: not for clients
 

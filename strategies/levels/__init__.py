@@ -1,1 +1,1 @@
-"""Which slices there are, what they cost, and where they lie in the global state."""
+"""The slices of a run: their plan, their cost, and their place in the global state."""

@@ -1,4 +1,4 @@
-"""What a slice costs: parameters, MACs and activation memory, counted on the `meta` device.
+"""Counts a slice's cost on the `meta` device: parameters, MACs and activation memory.
 
 No weights are allocated and no arithmetic is done.
 """
@@ -26,17 +26,17 @@ from strategies.levels.plan_cache import kept
 CostKind = Literal["parameters", "macs", "memory"]
 COST_KINDS: tuple[CostKind, ...] = get_args(CostKind)
 NORMABLE = 2
-"""Images in a batch that batch norm can always take: of one it may see a single value."""
+"""Smallest batch that batch norm can always take: of one image it may see a single value."""
 TRAINING_PASSES = 3
-"""Forward passes whose MACs a training step takes: the backward pass takes twice the forward's."""
+"""MACs of a training step in forward passes: the backward pass takes twice the forward's."""
 BYTES = 4
-"""The size of a weight."""
+"""Size of a weight in bytes."""
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a network takes: parameters, MACs for one input, activation bytes for a batch."""
+    """Cost of a network: parameters, MACs for one input, activation bytes for a batch."""
 
     parameters: int = 0
     macs: int = 0
@@ -52,7 +52,10 @@ class Cost:
 
 @lru_cache(maxsize=1024)
 def cost(task: Task, slice: Slice = Slice(), batch: int = 1) -> Cost:  # noqa: B008  (frozen)
-    """Return what a slice costs with all its exits; memory is what training on a batch keeps."""
+    """Return the cost of a slice with all its exits.
+
+    Memory is the activations that training on a batch keeps.
+    """
 
     def count() -> Arrays:
         counted = _counted(task, slice, batch)
@@ -78,28 +81,29 @@ def price_of(task: Task, slice: Slice, kind: CostKind) -> int:
     if kind == "parameters":
         net = task.build(slice, device="meta")
         return sum(parameter.numel() for parameter in net.parameters())
-    return _counted(task, slice, 1).of(kind)  # not kept: a search asks for hundreds
+    return _counted(task, slice, 1).of(kind)  # not cached: a search asks for hundreds
 
 
 def training_memory(cost: Cost, train: TrainSettings) -> int:
-    """Return the bytes that training takes: weights, gradients, the optimiser, activations."""
+    """Return the bytes that training takes: weights, gradients, optimiser state, activations."""
+    # AdamW keeps two tensors per weight, SGD with momentum one.
     states = 2 if train.optimizer == "adamw" else int(train.momentum > 0)
     return BYTES * (2 + states) * cost.parameters + cost.memory
 
 
 @dataclass(frozen=True)
 class Section:
-    """What a part of a network takes when it runs."""
+    """Cost of running a part of a network."""
 
     parameters: int
     macs: int
     kept: Mapping[int, int]
-    """The bytes of each storage that it keeps for the backward pass. Others may keep the same one:
-    an exit's head reads what the layer behind it reads."""
+    """Bytes of each storage kept for the backward pass, by storage. Sections may share one: an
+    exit's head reads the same activations as the layer behind it."""
 
 
 def together(sections: Iterable[Section]) -> Cost:
-    """Return what sections of one network cost; memory that several keep is counted once."""
+    """Return the cost of some sections of a network; shared memory is counted once."""
     parameters, macs = 0, 0
     kept: dict[int, int] = {}
     for section in sections:
@@ -110,14 +114,15 @@ def together(sections: Iterable[Section]) -> Cost:
 
 @dataclass(frozen=True)
 class PathCosts:
-    """What runs up to each of some units, and the head of the early exit after it."""
+    """Cost up to each of some units, and of the early exit's head after each."""
 
     trunk: Mapping[int, Section]
-    """From the unit before to this one; to the last unit with the network's final head."""
+    """Sections from the previous unit to each unit; the last one includes the network's final
+    head."""
     heads: Mapping[int, Section]
 
     def of(self, exits: Collection[int]) -> Cost:
-        """Return the cost of a slice that holds these exits, of which the last is its own."""
+        """Return the cost of a slice with these exits, of which the last is its own."""
         last = max(exits)
         path = [section for unit, section in self.trunk.items() if unit <= last]
         return together(path + [self.heads[unit] for unit in exits if unit in self.heads])
@@ -125,10 +130,10 @@ class PathCosts:
 
 @lru_cache(maxsize=1024)
 def path_costs(task: Task, slice: Slice, kind: CostKind) -> PathCosts:
-    """Return what a slice costs with any of its exits as its last one: from one pass.
+    """Return the cost of a slice for each of its exits as the last one, from one pass.
 
-    Only `kind` is sure to be counted, memory for `NORMABLE` images. Norms, slow on `meta`, are
-    passed over where it is not memory: they change no shape and have no MACs.
+    Only `kind` is sure to be counted; memory is for `NORMABLE` images. Norms are slow on `meta` and
+    are skipped unless memory is counted: they change no shape and have no MACs.
     """
     if slice.exits is None:
         raise ValueError("a slice without exits: expected those whose costs are asked for")
@@ -150,7 +155,7 @@ def path_costs(task: Task, slice: Slice, kind: CostKind) -> PathCosts:
         net(task.input(NORMABLE, device="meta"))
     exits = slice.exits
     if exits[-1] == task.units:
-        take()  # the network's final head is none of the early exits'
+        take()  # the final head is not among the early exits
     return PathCosts(
         trunk=dict(zip(exits, sections[::2], strict=True)),
         heads=dict(zip(exits, sections[1::2], strict=False)),
@@ -158,7 +163,7 @@ def path_costs(task: Task, slice: Slice, kind: CostKind) -> PathCosts:
 
 
 def macs_by_exit(task: Task, slice: Slice) -> list[int]:
-    """Return the MACs of stopping at each exit held, with the heads that are passed on the way."""
+    """Return the MACs up to each exit, with the heads that are passed on the way."""
 
     def count() -> Arrays:
         net = task.build(slice, device="meta")
@@ -172,7 +177,7 @@ def macs_by_exit(task: Task, slice: Slice) -> list[int]:
 
 
 def cost_by_exit(task: Task, slice: Slice, batch: int) -> list[Cost]:
-    """Return what stopping at each exit held costs; the last is the cost of the whole slice."""
+    """Return the cost up to each exit; the last is the cost of the whole slice."""
 
     def count() -> Arrays:
         counted = _counted_by_exit(task, slice, batch)
@@ -184,7 +189,7 @@ def cost_by_exit(task: Task, slice: Slice, batch: int) -> list[Cost]:
 
 
 def _counted_by_exit(task: Task, slice: Slice, batch: int) -> list[Cost]:
-    """Count all of it in one pass, with the heads that are passed on the way."""
+    """Count the cost up to each exit in one pass, with the heads that are passed on the way."""
     net = task.build(slice, device="meta")
     run = max(batch, NORMABLE)
     meter = Meter(net, run)
@@ -195,25 +200,25 @@ def _counted_by_exit(task: Task, slice: Slice, batch: int) -> list[Cost]:
 
 
 class Meter:
-    """Counts what a network costs while it runs, section by section."""
+    """Counts the cost of a running network, section by section."""
 
     def __init__(self, net: nn.Module, batch: int) -> None:
         self.batch = batch
-        from torch.utils.flop_counter import FlopCounterMode  # 0.2 s: not for clients
+        from torch.utils.flop_counter import FlopCounterMode  # takes 0.2 s: not for clients
 
         self.flops = FlopCounterMode(display=False)
         self.taken_flops = 0
         self.parameters = 0
-        self._count_parameters(net)  # its own, wherever a walk of it ends
+        self._count_parameters(net)  # the network's own, wherever its walk ends
         self.weights = {tensor.untyped_storage()._cdata for tensor in net.parameters()}
         self.kept: dict[int, int] = {}
-        self.alive: list[torch.UntypedStorage] = []  # lest another storage gets the same address
+        self.alive: list[torch.UntypedStorage] = []  # another storage could get its address
         for module in net.modules():
             if module is not net and any(True for _ in module.parameters(recurse=False)):
                 module.register_forward_hook(self._count_parameters)
 
     def take(self) -> Section:
-        """Return what has run since the last time."""
+        """Return the cost of the part that has run since the last call."""
         flops = self.flops.get_total_flops()
         macs = (flops - self.taken_flops) // 2 // self.batch
         section = Section(self.parameters, macs, self.kept)
@@ -222,7 +227,7 @@ class Meter:
 
     @contextmanager
     def running(self, *kinds: CostKind) -> Iterator[None]:
-        """Count these kinds (parameters always) while the block runs."""
+        """Count these kinds of cost while the block runs; parameters are always counted."""
         with (
             torch.set_grad_enabled("memory" in kinds),
             saved_tensors_hooks(self._keep, lambda tensor: tensor),
@@ -234,6 +239,7 @@ class Meter:
         self.parameters += sum(p.numel() for p in module.parameters(recurse=False))
 
     def _keep(self, tensor: Tensor) -> Tensor:
+        # Weights are saved for the backward pass, too, but they are no activations.
         storage = tensor.untyped_storage()
         if storage._cdata not in self.weights:
             self.kept[storage._cdata] = storage.nbytes()

@@ -1,7 +1,7 @@
-"""Submodels of chosen blocks and widths (NeFL, section 4.1): as patterns say, or found for ratios.
+"""Submodels with chosen blocks and widths (NeFL, section 4.1): from patterns, or found for ratios.
 
-A pattern has a group of digits for each stage of a network and a digit for each of its blocks:
-`11 10` keeps both blocks of the first stage and the first one of the second.
+A pattern has a group of digits for each stage of a network and a digit for each of its blocks: `11
+10` keeps both blocks of the first stage and the first one of the second.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from strategies.levels.cost import CostKind, cost, price_of
 from strategies.levels.planning import Level, PlanError
 
 CutKind = Literal["width", "depth", "both", "prefix"]
-"""What submodels lack: channels (NeFL-W), blocks of each stage (NeFL-D), both (NeFL-WD), or all
-blocks after a first part (what NeFL runs as DepthFL)."""
+"""Parts that submodels lack: channels (NeFL-W), blocks of each stage (NeFL-D), both (NeFL-WD), or
+all blocks after a first part (NeFL's version of DepthFL)."""
 Kept = tuple[tuple[int, ...], ...]
-"""The blocks kept of each stage."""
+"""Indices of the blocks kept in each stage."""
 
 WIDTH_STEPS = 200
-"""Widths that are tried lie this many to the whole one."""
+"""The width search tries multiples of 1/WIDTH_STEPS."""
 
 
 def read_pattern(pattern: str, model: str) -> Kept:
-    """Return the blocks that a pattern keeps, or raise `PlanError` if the model has no such."""
+    """Return the blocks that a pattern keeps, or raise `PlanError` if the model lacks them."""
     stages, groups = family(model).stages, pattern.split()
     if [*map(len, groups)] != [*stages] or set(pattern) - {"0", "1", " "}:
         form = " ".join("1" * blocks for blocks in stages)
@@ -46,9 +46,9 @@ def read_pattern(pattern: str, model: str) -> Kept:
 
 
 def euler_steps(kept: Kept, stages: Sequence[int]) -> list[int]:
-    """Return each kept block's step, which takes those of the blocks skipped right behind it.
+    """Return the Euler step of each kept block: 1 plus the blocks skipped right behind it.
 
-    Those of its own stage, as in Table 12: the next one works on other channels.
+    Only skipped blocks of the same stage count, as in Table 12: the next stage has other channels.
     """
     return [
         after - block
@@ -60,7 +60,7 @@ def euler_steps(kept: Kept, stages: Sequence[int]) -> list[int]:
 def patterned_levels(
     task: Task, kept: Sequence[Kept | None], widths: Sequence[float], rounding: Rounding
 ) -> list[Level]:
-    """Return the levels of these blocks (None: of all) and widths, the smallest first."""
+    """Return the levels with these blocks (None: all blocks) and widths, the smallest first."""
     slices = [
         Slice(width=width, blocks=blocks, rounding=rounding)
         for blocks, width in zip(kept, widths, strict=True)
@@ -79,10 +79,10 @@ def search_patterns(
 ) -> list[Level]:
     """Return levels that cost these shares of the full model, the last of which is 1.
 
-    Where no submodel does, within the tolerance, it is an error; `at_most`, and for a prefix, it is
-    the largest that costs less.
-    Where both are cut, each stage keeps the ratio's root of its blocks (section 4.1: gamma_D is
-    gamma_W), as near as can be, and the width makes up for the rest.
+    Without a submodel within the tolerance it is an error; with `at_most`, or a prefix cut, the
+    level is the largest submodel that costs less. For cut "both" each stage keeps the square root
+    of the ratio of its blocks (section 4.1: gamma_D is gamma_W), rounded, and the width makes up
+    the rest.
     """
     if cut != "width" and not family(task.model).stages:
         raise PlanError(
@@ -118,11 +118,12 @@ def level_of_slice(task: Task, number: int, held: Slice) -> Level:
 
 
 def _search_width(task: Task, held: Slice, target: float, kind: CostKind) -> Slice:
-    """Return the slice at the width whose cost is closest to the target: cost rises with width."""
+    """Return the slice with the width whose cost is closest to the target."""
 
     def price(step: int) -> int:
         return price_of(task, replace(held, width=step / WIDTH_STEPS), kind)
 
+    # Bisect: the cost rises with the width.
     low, high = 1, WIDTH_STEPS
     while high - low > 1:
         middle = (low + high) // 2
@@ -132,9 +133,10 @@ def _search_width(task: Task, held: Slice, target: float, kind: CostKind) -> Sli
 
 
 def _balanced(task: Task, ratio: float, target: float, kind: CostKind) -> Kept:
-    """Return the first blocks of each stage, as many as the ratio's root says, at least one.
+    """Return the first blocks of each stage: the square root of the ratio, at least one block.
 
-    Where these at full width do not cost the target, numbers are rounded up.
+    The numbers of blocks are rounded up where the rounded ones cost less than the target at full
+    width: a width cannot make up for that.
     """
     exact = [math.sqrt(ratio) * blocks for blocks in family(task.model).stages]
     nearest = tuple(tuple(range(max(1, round(count)))) for count in exact)
@@ -146,10 +148,10 @@ def _balanced(task: Task, ratio: float, target: float, kind: CostKind) -> Kept:
 def _search_blocks(
     task: Task, held: Slice, target: float, cut: CutKind, tolerance: float, kind: CostKind
 ) -> Kept:
-    """Return the blocks with which a slice costs the target, else the largest that costs less.
+    """Return the blocks whose cost is the target, else the largest slice that costs less.
 
-    Of those within the tolerance they are of as many stages as can be, then of shares of the
-    stages that are most alike, then the closest. Where all cost more they are the cheapest.
+    Among candidates within the tolerance, the best keeps blocks of the most stages, then the most
+    similar shares of the stages, then the closest cost. If all cost more, the cheapest is taken.
     """
     stages, least = family(task.model).stages, int(family(task.model).keeps_first)
     prices = _prices(task, held, stages, least, kind)
@@ -169,7 +171,7 @@ def _search_blocks(
 
 @dataclass(frozen=True)
 class _Candidate:
-    """So many first blocks of each stage, and by how much they miss the target."""
+    """Numbers of first blocks to keep in each stage, and the relative excess over the target."""
 
     counts: tuple[int, ...]
     stages: tuple[int, ...]
@@ -177,6 +179,7 @@ class _Candidate:
 
     @property
     def rank(self) -> tuple[int, float, float]:
+        # Rounded below, so that equal values tie in spite of floating-point errors.
         shares = [kept / count for kept, count in zip(self.counts, self.stages, strict=True)]
         empty = self.counts.count(0)
         return (empty, round(max(shares) - min(shares), 9), round(abs(self.excess), 9))
@@ -188,7 +191,7 @@ def _excess(candidate: _Candidate) -> float:
 
 @dataclass(frozen=True)
 class _Prices:
-    """What the whole network costs, and of it each stage's first block and any other one."""
+    """Cost of the whole network, of each stage's first block, and of each of its other blocks."""
 
     whole: int
     stages: tuple[int, ...]
@@ -196,7 +199,7 @@ class _Prices:
     other: tuple[int, ...]
 
     def of(self, counts: Sequence[int]) -> int:
-        """Return what the network costs with so many blocks of each stage."""
+        """Return the cost of the network with these numbers of blocks in each stage."""
         saved = 0
         for kept, blocks, first, other in zip(
             counts, self.stages, self.first, self.other, strict=True
@@ -208,7 +211,7 @@ class _Prices:
 def _prices(
     task: Task, held: Slice, stages: tuple[int, ...], least: int, kind: CostKind
 ) -> _Prices:
-    """Price blocks by what the network costs with and without: those behind a first are alike."""
+    """Price blocks as differences of whole costs; the blocks behind a stage's first are alike."""
 
     def price(stage: int, kept: int) -> int:
         counts = (*stages[:stage], kept, *stages[stage + 1 :])
@@ -225,7 +228,7 @@ def _prices(
 
 
 def _counts(stages: Sequence[int], cut: CutKind) -> Iterator[tuple[int, ...]]:
-    """Yield how many first blocks of each stage may be kept; no network is without any."""
+    """Yield the possible numbers of first blocks in each stage; at least one block is kept."""
     if cut != "prefix":
         yield from (each for each in product(*(range(n + 1) for n in stages)) if any(each))
         return

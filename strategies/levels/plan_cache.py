@@ -1,4 +1,4 @@
-"""Keeps what planning finds for the next run: it takes seconds, and is the same each time."""
+"""Caches planning results on disk: they take seconds, and are the same in each run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from protocol.code import code_hash
 
 
 def kept(kind: str, task: Task, key: object, compute: Callable[[], Arrays]) -> Arrays:
-    """Return `compute()`'s arrays about a network, kept on disk as long as the code is the same.
+    """Return `compute()`'s arrays about a network, cached on disk while the code is the same.
 
-    Where no cache can be written, as on some devices, they are computed each time.
+    Where the cache cannot be written, as on some devices, the arrays are computed each time.
     """
     if not _is_hashed(task.model):
         return compute()
@@ -29,7 +29,7 @@ def kept(kind: str, task: Task, key: object, compute: Callable[[], Arrays]) -> A
 
 
 def _is_hashed(model: str) -> bool:
-    """Return whether a network is part of the code's hash: others change, and nobody would know."""
+    """Return whether the code's hash covers a network; changes in others would go unnoticed."""
     made_by = family(model).construct if model in names() else None
     while isinstance(made_by, partial):
         made_by = made_by.func

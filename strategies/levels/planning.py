@@ -1,4 +1,4 @@
-"""Which slice each level holds: ScaleFL's split search (Eq. 1), depths, and levels from budgets."""
+"""Plans the slice of each level: ScaleFL's split search (Eq. 1), depths, levels from budgets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Split:
-    """A level's pair of Eq. (1): the unit that its exit follows, and its share of the width."""
+    """A level's pair in Eq. (1): the unit that its exit follows, and its share of the width."""
 
     depth: int
     width: float
@@ -29,18 +29,18 @@ class Split:
 
 @dataclass(frozen=True)
 class Level:
-    """A slice under the number that reports know it by, and what it costs. It may be any slice."""
+    """A slice with its level number in reports and its cost. It may be any slice."""
 
     number: int
     slice: Slice
     counted: Slice
-    """What its cost counts: the slice, at full depth with the network's own exits. Of the last
-    level these alone, as the papers' tables do: it is the network as it was published."""
+    """The slice that the cost is of. At full depth it also has the network's own exits; the last
+    level counts only these, as the papers' tables do: it is the network as published."""
     cost: Cost
 
     @property
     def split(self) -> Split:
-        """The pair of Eq. (1) of a level that the plan has made."""
+        """The level's pair in Eq. (1), for a level that was planned."""
         assert self.slice.exits is not None
         assert isinstance(self.slice.width, float | int)
         return Split(self.slice.exits[-1], self.slice.width)
@@ -48,7 +48,7 @@ class Level:
 
 @dataclass(frozen=True)
 class SearchGrid:
-    """Where the search looks: each unit, or each of `depth_steps` equal steps; each width step."""
+    """Points of the search: each unit, or `depth_steps` equal steps of depth; steps of width."""
 
     depth_steps: int | None = None
     width_step: float = 0.05
@@ -64,7 +64,8 @@ class SearchGrid:
         return sorted({units * step // steps for step in range(1, steps + 1)} - {0})
 
     def widths(self) -> list[float]:
-        """Return the widths, from the whole one down."""
+        """Return the widths, from 1 down."""
+        # The small term keeps 1 / 0.05 from being floored to 19.
         steps = math.floor(1 / self.width_step + 1e-9)
         return [round(self.width_step * step, 9) for step in range(steps, 0, -1)]
 
@@ -84,13 +85,12 @@ def search_splits(
     grid: SearchGrid = SearchGrid(),  # noqa: B008  (frozen)
     rounding: Rounding = "floor",
 ) -> list[Split]:
-    """Eq. (1) for each level in turn: the pair with the least |depth - width| within tolerance.
+    """Search Eq. (1) for each level: the pair with the least |depth - width| within the tolerance.
 
-    A level is deeper than the one below it; only where no such pair is within the tolerance, it is
-    as deep, and wider. Its cost counts the exits of the levels below it, which lie on its path, and
-    at full depth those of the network itself. Ties go to the pair whose cost is closest to its
-    target, then to the deeper one. The last level is whole. What is found
-    is kept for the next time.
+    A level is deeper than the one below it, or, where no such pair is within the tolerance, as deep
+    and wider. Its cost counts the exits of the levels below it, which lie on its path, and at full
+    depth the network's own exits. Ties go to the pair whose cost is closest to the target, then to
+    the deeper one. The last level is the whole network. The result is cached on disk.
     """
 
     def search() -> Arrays:
@@ -137,10 +137,11 @@ class _Candidate:
     split: Split
     units: int
     excess: float
-    """Cost over target, less one."""
+    """Cost over target, minus 1."""
 
     @property
     def rank(self) -> tuple[float, float, int]:
+        # Rounded, so that equal values tie in spite of floating-point errors.
         imbalance = abs(self.split.depth / self.units - self.split.width)
         return (round(imbalance, 9), round(abs(self.excess), 9), -self.split.depth)
 
@@ -160,6 +161,7 @@ def _search_level(
 ) -> list[_Candidate]:
     """Return all pairs above the level below, down to the width at which all cost too little."""
     depths = grid.depths(task.units)
+    # One pass per width prices every depth: the cost up to any exit follows from its sections.
     everywhere = tuple(sorted({*depths, *_own_exits(task)}))
     lowest = below[-1] if below else Split(0, 1.0)
     found: list[_Candidate] = []
@@ -182,9 +184,9 @@ def search_depths(
 ) -> list[Split]:
     """Return for each level the deepest split of full width that costs its target at most.
 
-    It may cost more by the tolerance. Its cost counts the exits of the levels below it, which lie
-    on its path, and at full depth those of the network itself. A level is deeper than the one below
-    it; only where no deeper one is cheap enough, it is as deep. The last level is whole.
+    It may exceed the target by the tolerance. Its cost counts the exits of the levels below it,
+    which lie on its path, and at full depth the network's own exits. A level is deeper than the one
+    below it, or as deep where no deeper one is cheap enough. The last level is the whole network.
     """
     _check_ratios(ratios)
     whole = cost(task, task.whole, batch=NORMABLE).of(kind)
@@ -209,7 +211,7 @@ def search_depths(
 
 
 def levels_of(task: Task, splits: Sequence[Split], rounding: Rounding = "floor") -> list[Level]:
-    """Return the levels that splits make; each holds the exits of those below on its path."""
+    """Return the levels of these splits; each holds the exits of lower levels on its path."""
     if not splits:
         raise PlanError("no splits: expected one for each level")
     for split in splits:
@@ -238,7 +240,7 @@ def _level(task: Task, number: int, held: Slice, exits: tuple[int, ...]) -> Leve
 
 
 def _counted_exits(task: Task, path: Collection[int]) -> tuple[int, ...]:
-    """Return the exits that a level's cost counts: of its path, at full depth the network's too."""
+    """Return the exits that a level's cost counts: its path, at full depth the network's too."""
     whole = max(path) == task.units
     return tuple(sorted({*path, *_own_exits(task)} if whole else path))
 
@@ -268,10 +270,11 @@ class Clusters:
 def cluster_budgets(
     budgets: Sequence[float], full_cost: float, levels: int | None = None
 ) -> Clusters:
-    """Clients that afford the full model are the top level; the others cluster by log budget.
+    """Sort budgets into levels: the full model's, and clusters of the others by log budget.
 
-    A level's ratio is the least budget in it over the full model's cost, so that all its clients
-    afford it. Without `levels`, as many are made as separate the budgets best (silhouette).
+    A level's ratio is its smallest budget over the full model's cost, so that all its clients
+    afford it. Without `levels`, the number of clusters is the one that separates the budgets best
+    (silhouette).
     """
     if not budgets or min(budgets) <= 0:
         raise PlanError(f"budgets {list(budgets)}: expected at least one, all above 0")
@@ -301,7 +304,7 @@ def cluster_budgets(
 
 
 def _cluster(logs: np.ndarray, clusters: int | None) -> list[int]:
-    """K-means labels; in one dimension clusters are intervals, so their floors tell them apart."""
+    """Return k-means labels; in one dimension the floors of clusters separate them."""
     from sklearn.cluster import KMeans
     from sklearn.metrics import silhouette_score
 

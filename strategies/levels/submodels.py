@@ -1,4 +1,4 @@
-"""The global state, and where each level's submodel lies in it."""
+"""The global state, and the place of each level's submodel in it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from models.pretrained import load_pretrained
 from strategies.levels.planning import Level
 
 KEPT_MAPS = 64
-"""Where every client has a window of its own, maps are made when they are needed."""
+"""Slice maps kept in memory; with windows that differ by client, maps are made when needed."""
 
 Bank = Callable[[str, Level], str | None]
-"""Of a tensor's name and the level that holds it: the bank that it is kept in, or None if all
-levels share it."""
+"""Returns the bank that keeps a tensor, by the tensor's name and the level that holds it, or None
+for a tensor that all levels share."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A level, and the window through which its channels are cut out of the full network."""
+    """A level, and the window that chooses its channels in the full network."""
 
     level: Level
     window: Window = PREFIX
@@ -32,11 +32,11 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class Submodel:
-    """A level as the rounds use it: its slice, and where its tensors lie in the global state."""
+    """A level's slice as rounds use it, and the place of its tensors in the global state."""
 
     level: Level
     form: State
-    """Its tensors, on `meta`: names, shapes, dtypes."""
+    """Its tensors on `meta`: names, shapes and dtypes."""
     map: SliceMap
 
 
@@ -46,12 +46,12 @@ class Submodels:
     def __init__(self, task: Task, levels: Sequence[Level], bank: Bank, whole: Slice) -> None:
         self.task, self.levels, self.bank = task, levels, bank
         self.whole = whole
-        """What the global state is of."""
+        """The slice that the global state holds."""
         self._full = task.build(self.whole, device="meta")
         self.at = lru_cache(maxsize=KEPT_MAPS)(self._at)
 
     def _at(self, level: Level, window: Window = PREFIX) -> Submodel:
-        """Return a level's submodel; the window says which channels it keeps."""
+        """Return a level's submodel; the window chooses its channels."""
         part = self.task.build(level.slice, device="meta")
         where = slice_map(self._full, part, window, lambda name: self.bank(name, level))
         return Submodel(level, part.state_dict(), where)
@@ -65,7 +65,8 @@ class Submodels:
         return network_of(self.task, submodel.level.slice, extract(state, submodel.map))
 
     def first_weights(self, seed: int, weights: State | None = None) -> dict[str, Tensor]:
-        """Return the full network's first weights: drawn, or pre-trained, but for the heads."""
+        """Return the full network's first weights: random, or pre-trained except for the heads."""
+        # The fork leaves the caller's random state untouched.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             full = self.task.build(self.whole)
@@ -74,7 +75,7 @@ class Submodels:
         return {name: tensor.clone() for name, tensor in full.state_dict().items()}
 
     def banks_as_cut(self, level: Level, full: State) -> dict[str, Tensor]:
-        """Return what a level's banks start from: the part that it holds of the full network."""
+        """Return the first values of a level's banks: its part of the full network."""
         part = self.task.build(level.slice, device="meta")
         first = extract(full, slice_map(self._full, part, bank_of=lambda name: None))
         regions = self.at(level).map.regions
@@ -82,6 +83,6 @@ class Submodels:
 
 
 def global_slice(task: Task, levels: Iterable[Level]) -> Slice:
-    """Return the whole network, with an exit wherever a level has one."""
+    """Return the full network, with an exit wherever a level has one."""
     exits = {unit for level in levels for unit in level.slice.exits or ()}
     return Slice(exits=tuple(sorted(exits | {task.units})))

@@ -1,1 +1,1 @@
-"""The methods, one file each: settings, server half and client half."""
+"""The methods, one module or folder each: settings, server half and client half."""

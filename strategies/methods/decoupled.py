@@ -1,4 +1,4 @@
-"""Decoupled, a baseline of ScaleFL's: one FedAvg for each level; levels share nothing."""
+"""Decoupled, a baseline of ScaleFL: one FedAvg per level; levels share nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strategies.round import NestedStrategy
 
 @dataclass(frozen=True, kw_only=True)
 class DecoupledSettings(PlannedSettings):
-    """Decoupled's settings: how levels are made."""
+    """Decoupled's settings: those of its levels."""
 
     name: str = "decoupled"
 

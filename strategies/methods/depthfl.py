@@ -1,10 +1,10 @@
 """DepthFL (Kim et al.: "DepthFL", ICLR 2023): levels of depth whose exits teach each other.
 
 - A level is the network at full width up to an exit, with the exits of the levels below it.
-- Clients minimise the cross-entropy of each exit, and by c(t) how its answers differ from those of
-  each other exit.
-- The server averages each tensor over the clients that hold it, running statistics too: all levels
-  are of one width.
+- Clients minimise the cross-entropy of each exit plus, with weight c(t), the divergence of its
+  answers from those of each other exit.
+- The server averages each tensor over the clients that hold it, running statistics too, since all
+  levels have the same width.
 - A network answers with the mean of its exits' logits.
 - FedDyn (Acar et al., ICLR 2021) may correct the drift of clients' optima: `alpha` turns it on.
 """
@@ -34,23 +34,23 @@ from training.shared_losses import kl_divergence
 
 @dataclass(frozen=True, kw_only=True)
 class DepthFLSettings(DepthSettings):
-    """DepthFL's settings; but for `alpha`, which is 0.1 there, the paper's are the defaults."""
+    """DepthFL's settings; the defaults are the paper's, except `alpha`, which is 0.1 there."""
 
     name: str = "depthfl"
     norm: str | None = "bn-running"
     head: str | None = "attention"
     exits: Literal["all", "last"] = "all"
-    """Which exits a level holds and trains; `last`, its own alone, is InclusiveFL."""
+    """Exits that a level holds and trains; `last`, its own exit alone, is InclusiveFL."""
     answer: Literal["ensemble", "last"] = "ensemble"
-    """What a network answers with: the mean of its exits' logits, or its last exit."""
+    """Answer of a network: the mean of its exits' logits, or its last exit's."""
     distillation: bool = True
-    """Whether the exits learn from each other."""
+    """Let the exits learn from each other."""
     ramp_up: int = 300
-    """Rounds until they do so in full."""
+    """Rounds until distillation has its full weight."""
     alpha: float = 0.0
-    """FedDyn's; 0 is without it."""
+    """Weight of the drift correction, FedDyn's; 0 is without it."""
     feddyn_clients: Literal["all", "holders"] = "all"
-    """Whom FedDyn's mean drift of a tensor is of: all clients, or those whose level holds it."""
+    """Clients over which FedDyn averages a tensor's drift: all, or those whose level holds it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,7 +59,7 @@ class DepthFLSettings(DepthSettings):
             raise ValueError(f"alpha is {self.alpha}: expected a finite number, 0 or more")
 
     def check(self, federation: Federation) -> None:
-        """Raise where FedDyn's server would not have the mean drift of its clients."""
+        """Raise where FedDyn's server could not compute the mean drift of its clients."""
         super().check(federation)
         if self.alpha and federation.weighting != "uniform":
             raise ValueError(
@@ -75,16 +75,16 @@ class DepthFLSettings(DepthSettings):
 
     @property
     def remembers(self) -> bool:
-        """Whether clients keep their drift: where FedDyn is on."""
+        """True if clients keep their drift: where FedDyn is on."""
         return self.alpha > 0
 
     @property
     def ensemble(self) -> bool:
-        """Whether a network answers with all its exits."""
+        """True if a network answers with the mean of its exits' logits."""
         return self.answer == "ensemble"
 
     def plan(self, task: Task, ratios: tuple[float, ...], early_exits: bool) -> list[Level]:
-        """Return the levels, with the exits below their own unless that one is trained alone."""
+        """Return the levels; with exits=all each also holds the exits below its own."""
         return super().plan(task, ratios, early_exits and self.exits == "all")
 
 
@@ -94,7 +94,7 @@ class DepthFLTraining(LocalTraining):
     settings: DepthFLSettings
 
     def begin(self, network: SlicedNetwork) -> None:
-        """Keep where the round starts from, for FedDyn."""
+        """Keep the first weights of the round, for FedDyn."""
         self.start: dict[str, Tensor] = {}
         if self.settings.alpha:
             self.start = {name: p.detach().clone() for name, p in network.named_parameters()}
@@ -111,8 +111,8 @@ class DepthFLTraining(LocalTraining):
     def reply(self, network: SlicedNetwork) -> State:
         """Return the slice's tensors; the client's drift g becomes g - alpha (w - start).
 
-        What this level does not hold keeps its drift. A reply that the server refuses is not what
-        the client's next round starts from, and neither is this drift.
+        The drift of tensors outside this level is kept. If the server refuses the reply, the
+        client's next round starts without it, and without this drift.
         """
         if self.settings.alpha:
             moved = {name: p.detach() - self.start[name] for name, p in network.named_parameters()}
@@ -121,7 +121,7 @@ class DepthFLTraining(LocalTraining):
         return super().reply(network)
 
     def _dynamic_terms(self, network: SlicedNetwork) -> Tensor:
-        """Return -<g, w> + alpha/2 ||w - start||^2 over all parameters, heads and norms too."""
+        """Return -<g, w> + alpha/2 ||w - start||^2 over all parameters, with heads and norms."""
         terms = [
             (self.settings.alpha / 2 * (p - self.start[name]) ** 2 - self.memory[name] * p).sum()
             for name, p in network.named_parameters()
@@ -136,14 +136,16 @@ def ramp(round: int, rounds: int) -> float:
 
 
 def mutual_distillation(logits: list[Tensor], labels: Tensor, share: float) -> Tensor:
-    """Return the exits' cross-entropies, and by `share` what each may learn from each other one.
+    """Return the exits' losses, with mutual distillation at a weight of `share`.
 
-    One exit is plain cross-entropy. The authors add 1e-7 to the teachers' probabilities, whose
-    logarithm they take; log_softmax has no need of it.
+    Each exit adds its cross-entropy and its mean divergence from the other exits; a single exit has
+    cross-entropy alone. The authors add 1e-7 to the teachers' probabilities before the logarithm;
+    log_softmax does not need it.
     """
     loss = torch.stack([F.cross_entropy(each, labels) for each in logits]).sum()
     if len(logits) == 1 or not share:
         return loss
+    # Each exit teaches all others; no gradient flows into the teacher.
     divergences = [
         kl_divergence(student, teacher.detach())
         for student in logits
@@ -154,7 +156,7 @@ def mutual_distillation(logits: list[Tensor], labels: Tensor, share: float) -> T
 
 
 class DepthFL(NestedStrategy):
-    """The server half: statistics are shared by all levels, and FedDyn's step follows the mean."""
+    """The server half: all levels share statistics, and FedDyn's step follows the mean."""
 
     Settings = DepthFLSettings
     Training = DepthFLTraining
@@ -167,13 +169,13 @@ class DepthFL(NestedStrategy):
         """FedDyn's h, by parameter: the mean over all clients of their drift g."""
 
     def bank(self, name: str, level: Level) -> str | None:
-        """Return no bank: of one width, running statistics are averaged like weights."""
+        """Return no bank: with one width, running statistics are averaged like weights."""
         return None
 
     def server_step(self, state: State, previous: State) -> State:
-        """Return FedDyn's w = mean - h/alpha with h less alpha (replies/clients) (mean - w).
+        """Return FedDyn's w = mean - h/alpha, after h -= alpha (replies/clients) (mean - w).
 
-        This is done for each parameter. Buffers have their mean, and what nobody held stays.
+        This applies to each parameter. Buffers get their mean; tensors that no client held stay.
         """
         alpha, after = self.settings.alpha, dict(state)
         for name, share in self._shares().items() if alpha else ():
@@ -183,19 +185,19 @@ class DepthFL(NestedStrategy):
         return after
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all that a round depends on, FedDyn's drift too."""
+        """Return the state that rounds depend on, with FedDyn's drift."""
         return super().state_dict() | {f"drift.{name}": t for name, t in self.drift.items()}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         super().load_state_dict(tensors)
         own = {name: t for name, t in tensors.items() if name.startswith("drift.")}
         self.drift = {name.removeprefix("drift."): tensor for name, tensor in own.items()}
 
     def _shares(self) -> dict[str, float]:
-        """Return for each parameter that was trained the share of the clients who trained it."""
+        """Return, for each parameter that was trained, the share of the clients that trained it."""
         replied = {level: part.replied for level, part in self.tally.slices.items()}
-        # A client that draws its level may hold what the largest of them holds.
+        # A client that draws its level may hold the tensors of the largest of them.
         largest = Counter(
             max(level.number for level in self.levels_of(client))
             for client in self.clients.values()
@@ -207,7 +209,7 @@ class DepthFL(NestedStrategy):
         }
 
     def _holders(self, clients: Mapping[int, int]) -> Counter[str]:
-        """Return how many of the clients, who are counted by level, hold each parameter."""
+        """Return the number of clients that hold each parameter, from the clients of each level."""
         held: Counter[str] = Counter()
         for level in self.levels:
             network = self.federation.task.build(level.slice, device="meta")

@@ -11,7 +11,7 @@ from strategies.round import NestedStrategy
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgSettings(PlannedSettings):
-    """FedAvg's settings: how levels are made. `ratios=[1]` trains the full model."""
+    """FedAvg's settings: those of its levels. `ratios=[1]` trains the full model."""
 
     name: str = "fedavg"
 
@@ -22,5 +22,5 @@ class FedAvg(NestedStrategy):
     Settings = FedAvgSettings
 
     def plan(self) -> list[Level]:
-        """Return the smallest level alone: what everyone affords."""
+        """Return the smallest level alone, which every client affords."""
         return super().plan()[:1]

@@ -1,14 +1,14 @@
 """FlexiFed (Wang et al.: "FlexiFed", WWW 2023): architectures share their common first layers.
 
-Layers of two architectures are common from the first one on, up to where a name or a shape differs;
-what has the same name behind that, such as the classifier, is not. Three rules say who shares what:
+Layers of two architectures are common from the first one up to where a name or a shape differs;
+later layers with the same name, such as the classifier, are not. Three rules decide the sharing:
 
-- basic: what is common to all; the rest is each client's own.
-- clustered: what is common to all; the rest is shared by those of the same architecture.
-- max: each layer is shared by all whose architectures are the same up to it.
+- basic: all clients share the layers common to all; each client keeps the rest for itself.
+- clustered: all share the layers common to all; clients of one architecture share the rest.
+- max: each layer is shared by all clients whose architectures agree up to it.
 
-Means are unweighted, unless the run's `weighting` says otherwise; a layer whose clients are all
-absent in a round stays.
+Means are unweighted, unless the run's `weighting` says otherwise. A layer whose clients are all
+absent in a round stays unchanged.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ class FlexiFedSettings(ChoiceSettings):
     flexible: Literal["depth", "width", "both"] = "depth"
     masked_loss: bool = False
     rule: Literal["basic", "clustered", "max"] = "max"
-    """Who shares what: common to all | same architecture | same up to a layer."""
+    """Layers that are shared: common to all | same architecture | same up to a layer."""
 
 
 class FlexiFed(ChoosingStrategy):
-    """The server half: levels that share their common first layers, in banks."""
+    """The server half: levels share their common first layers, through banks."""
 
     Settings = FlexiFedSettings
     settings: FlexiFedSettings
 
     owners: Sequence[int] = ()
-    """The client of each level, where each has its own."""
+    """Client number of each level, where each client has its own level."""
 
     def ask(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
-        """Let clients choose; with a model for each client, none can join later."""
+        """Let clients choose; with rule=basic no client can join later."""
         late = [each.number for each in clients if self.owners and each.number not in self.owners]
         refused = super().ask(grid, [each for each in clients if each.number not in late])
         why = (
@@ -62,29 +62,30 @@ class FlexiFed(ChoosingStrategy):
         return {**refused, **dict.fromkeys(late, why)}
 
     def arranged(self, choices: Mapping[int, Slice]) -> list[Slice]:
-        """Return the architectures that were chosen, or with `basic` each client's."""
+        """Return the architectures that were chosen; with rule=basic one per client."""
         if self.settings.rule != "basic":
             return super().arranged(choices)
         self.owners = sorted(choices, key=lambda client: (self._size(choices[client]), client))
         return [choices[client] for client in self.owners]
 
     def level_of(self, client: Client) -> Level:
-        """Return the level of a client's architecture, or its own one."""
+        """Return the level of a client's architecture; with rule=basic the client's own level."""
         if not self.owners:
             return super().level_of(client)
         return self.levels[self.owners.index(client.number)]
 
     def bank(self, name: str, level: Level) -> str | None:
-        """Return the bank of those who share a layer, named after the first of their levels."""
+        """Return the bank of the levels that share a layer, named after the first of them."""
         own = self._layers[level.number]
         place = next(place for place, layer in enumerate(own) if layer[0] == name)
+        # Levels whose layers are equal up to and including this one.
         alike = [n for n, each in self._layers.items() if each[: place + 1] == own[: place + 1]]
         if len(alike) == len(self._layers):
             return None
         return f"level{alike[0] if self.settings.rule == 'max' else level.number}"
 
     def tested_by(self, client: Client) -> Mapping[str, Cut]:
-        """Return what a client tests: its own model; with `basic` there is no other for it."""
+        """Return the cuts that a client tests; with rule=basic its own model alone."""
         found = super().tested_by(client)
         return {"local": found["local"]} if self.owners else found
 
@@ -101,10 +102,10 @@ class FlexiFed(ChoosingStrategy):
         }
 
     def plan_dict(self) -> dict[str, Tensor]:
-        """Return the choices, and whose each level is."""
+        """Return the choices, and the client of each level."""
         return {**super().plan_dict(), "owners": torch.tensor(self.owners)}
 
     def load_plan_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the choices, and whose each level is."""
+        """Restore the choices, and the client of each level."""
         super().load_plan_dict(tensors)
         self.owners = [int(owner) for owner in tensors["owners"]]

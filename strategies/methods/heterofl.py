@@ -1,13 +1,13 @@
 """HeteroFL (Diao, Ding, Tarokh: "HeteroFL", ICLR 2021): levels of width, and a masked loss.
 
 - Levels keep the first channels of each layer (section 3, "hidden channel shrinkage").
-- A client keeps its level ("fix"), or every level is drawn anew in each round ("dynamic").
+- A client keeps its level ("fix"), or draws a level each round ("dynamic").
 - Static batch norm ("sBN"): training normalises by the batch and keeps no statistics; before a
-  test all clients gather them once, and the server averages those (`with_statistics` in
+  test all clients gather them once, and the server averages them (`with_statistics` in
   `strategies/evaluation.py`, for any method whose networks have such norms).
 - A scaler after each layer divides by the level's width while training ("Scaler").
-- The logits of classes that a client does not have are 0 in its loss ("masking trick"), and the
-  classifier's rows are averaged over the clients that have their class.
+- The logits of classes that a client does not have are 0 in its loss ("masking trick"), and each
+  row of the classifier is averaged over the clients that have its class.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ class HeteroFLSettings(PlannedSettings):
     norm: str | None = "bn-static"
     scaler: str | None = "train"
     masked_loss: bool = True
-    """Whether the logits of classes that a client does not have are 0 in its loss."""
+    """Set the logits of classes that a client does not have to 0 in its loss."""
     own_classes: bool = True
-    """Whether a classifier's row is averaged only over the clients that have its class; one of a
-    class that nobody has stays."""
+    """Average each row of the classifier only over the clients that have its class; the row of a
+    class that no client has stays unchanged."""
     dynamic: bool = False
-    """Whether a client's level is drawn in each round, as often as the fleet has clients of it."""
+    """Let clients draw a level each round, in proportion to the number of the fleet's clients of
+    each level."""
 
     def check(self, federation: Federation) -> None:
-        """Raise where levels are to be drawn in two ways."""
+        """Raise where both `dynamic` and `fleet.spread` would draw levels."""
         super().check(federation)
         if self.dynamic and federation.fleet.spread:
             raise ValueError(
@@ -60,19 +61,19 @@ class HeteroFLSettings(PlannedSettings):
 
 
 class HeteroFLTraining(MaskedTraining):
-    """The client half: cross-entropy over the classes that the client has."""
+    """The client half: cross-entropy over the client's own classes."""
 
     settings: HeteroFLSettings
 
     def begin(self, network: SlicedNetwork) -> None:
-        """Look which classes this client has, and tell the server."""
+        """Find the client's classes, and report them to the server."""
         super().begin(network)
         if self.settings.own_classes:
             self.classes = tuple(self.present.nonzero().flatten().tolist())
 
 
 class OwnClasses:
-    """Hands updates on without the classifier's rows of classes that their clients lack."""
+    """Removes the classifier's rows of classes that a client lacks, before averaging."""
 
     def __init__(self, inner: Aggregator, task: Task) -> None:
         self.inner, self.task = inner, task
@@ -86,7 +87,7 @@ class OwnClasses:
         return self.inner.result(previous)
 
     def counted(self, update: Update) -> Update:
-        """Return the part of an update that counts; statistics have no rows of classes."""
+        """Return the part of an update that is averaged: the rows of the client's classes."""
         names = self.task.class_rows(update.slice)
         if not names & update.state.keys():
             return update
@@ -103,21 +104,21 @@ class OwnClasses:
 
 
 class HeteroFL(NestedStrategy):
-    """The server half: the nested mean of what overlaps, of own classes alone."""
+    """The server half: the nested mean, with own classes only."""
 
     Settings = HeteroFLSettings
     Training = HeteroFLTraining
     settings: HeteroFLSettings
 
     def aggregator(self) -> Aggregator:
-        """Return the config's aggregator, which gets the rows of each client's own classes."""
+        """Return the config's aggregator, which receives the rows of each client's own classes."""
         chosen = super().aggregator()
         return OwnClasses(chosen, self.federation.task) if self.settings.own_classes else chosen
 
     def levels_of(self, client: Client) -> Mapping[Level, float]:
-        """Return the levels that a client draws, each as often as the fleet has clients of it.
+        """Return the levels that a client draws, weighted by the number of clients of each.
 
-        A device with a budget of its own draws no level beyond it.
+        A device that states its own budget draws no level above it.
         """
         if not self.settings.dynamic or takes_largest(client, self.federation):
             return super().levels_of(client)
@@ -126,9 +127,10 @@ class HeteroFL(NestedStrategy):
         return {level: float(clients[level.number]) for level in choices}
 
 
+# Cached, since NestedMean counts the weights of updates that share a map in one go.
 @lru_cache(maxsize=256)
 def _with_rows(where: SliceMap, names: frozenset[str], rows: tuple[int, ...]) -> SliceMap:
-    """Return a slice's map with some rows alone of the tensors that are named."""
+    """Return a slice's map with only some rows of the named tensors."""
     regions = dict(where.regions)
     for name in names:
         axes, shape = regions[name].axes[1:], regions[name].shape[1:]

@@ -1,13 +1,13 @@
 """NeFL (Kang et al.: "Nested Federated Learning for Heterogeneous Clients"), and its ablation.
 
-- Submodels lack channels (NeFL-W), residual blocks (NeFL-D) or both (NeFL-WD): section 4.1. Blocks
-  that are skipped need not be the last ones, and are absent: not built, not sent, not computed.
-- A step size multiplies each residual branch, as in a solver of differential equations that takes
-  fewer, larger steps (section 3). Steps are learnt, or constant (N/L); they start at 1 (NeFL-D), or
-  a block starts with those of the blocks skipped behind it, too (NeFL-D_O).
+- Submodels lack channels (NeFL-W), residual blocks (NeFL-D) or both (NeFL-WD): section 4.1. Skipped
+  blocks may be anywhere, and are absent: not built, not sent, not computed.
+- A step size multiplies each residual branch, as in an ODE solver that takes fewer, larger steps
+  (section 3). Step sizes are learnt, or constant (N/L). They start at 1 (NeFL-D), or a block also
+  takes over the steps of the blocks skipped behind it (NeFL-D_O).
 - Algorithm 2: parameters are averaged over the submodels that hold them (NeFedAvg, the base's
-  nested mean); inconsistent ones (batch norms, step sizes) are kept for each submodel (FedAvg).
-- In a dynamic fleet clients draw a submodel near their tier's in each round (B.5): `fleet.spread`.
+  nested mean); inconsistent parameters (batch norms, step sizes) are kept per submodel (FedAvg).
+- In a dynamic fleet clients draw a submodel near their tier's each round (B.5): `fleet.spread`.
 """
 
 from __future__ import annotations
@@ -41,27 +41,30 @@ from training.local_training import MaskedTraining
 
 @dataclass(frozen=True, kw_only=True)
 class NeFLSettings(PlannedSettings):
-    """NeFL's settings: submodels of `patterns` and `gamma_w`, `widths`, or found for `ratios`."""
+    """NeFL's settings: submodels from `patterns` and `gamma_w`, from `widths`, or for `ratios`."""
 
     ways: ClassVar[tuple[str, ...]] = (*PlannedSettings.ways, "patterns", "gamma_w")
     name: str = "nefl"
     rounding: Rounding = "ceil"
     norm: str | None = "bn-running"
     cut: CutKind = "both"
-    """What submodels that are found for ratios lack: width (NeFL-W) | depth (NeFL-D) | both
-    (NeFL-WD) | prefix (all blocks after a first part: what NeFL runs as DepthFL)."""
+    """Parts that submodels found for ratios lack: width (NeFL-W) | depth (NeFL-D) | both (NeFL-WD)
+    | prefix (all blocks after a first part: NeFL's version of DepthFL)."""
     patterns: tuple[str, ...] | None = None
-    """The blocks that each submodel keeps, the smallest first: a 0 or 1 each, a group a stage."""
+    """Blocks that each submodel keeps, the smallest first: a 0 or 1 per block, a group per
+    stage."""
     gamma_w: tuple[float, ...] | None = None
-    """What each submodel's width leaves of the parameters: it keeps the root of the channels."""
+    """Share of the parameters that each submodel's width leaves: it keeps the square root of the
+    channels."""
     steps: Literal["learnable", "constant"] = "learnable"
     first_steps: Literal["one", "euler"] = "one"
-    """What step sizes start from: 1, or with `euler` as many as blocks are skipped behind more."""
+    """First step sizes: 1, or with `euler` 1 plus the number of blocks skipped behind each
+    block."""
     inconsistent: tuple[str, ...] = ("batch-norm", "step")
-    """What each submodel has of its own: batch-norm, layer-norm, group-norm, step, or tensors by
-    name (`fc.*`). Batch norm's statistics always are."""
+    """Parameters that each submodel has of its own: batch-norm, layer-norm, group-norm, step, or
+    tensors by name (`fc.*`). Batch norm's statistics always are."""
     masked_loss: bool = False
-    """Whether the logits of classes that a client does not have are 0 in its loss (HeteroFL)."""
+    """Set the logits of classes that a client does not have to 0 in its loss (HeteroFL)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,11 +91,11 @@ class NeFLSettings(PlannedSettings):
 
     @property
     def asked(self) -> dict[str, str | None]:
-        """What is asked of networks: step sizes, too."""
+        """Options that the method asks of networks, with step sizes."""
         return {**super().asked, "steps": self.steps}
 
     def check(self, federation: Federation) -> None:
-        """Raise `ValueError` for patterns, steps or rules that the network has no place for."""
+        """Raise `ValueError` for patterns, step sizes or rules that the network cannot have."""
         super().check(federation)
         self._check_patterns(federation.task)
         self._check_steps(federation)
@@ -146,11 +149,12 @@ class NeFLSettings(PlannedSettings):
         return patterned_levels(task, kept or [None] * count, widths, self.rounding)
 
     def _given(self) -> list[str]:
+        # `patterns` and `gamma_w` go together: they count as one way to define the levels.
         given = super()._given()
         return [name for name in given if name != "gamma_w"] if self.patterns else given
 
     def _given_submodels(self) -> CutKind | None:
-        """Return what the submodels lack that are given, rather than found for ratios."""
+        """Return the kind of cut of given submodels, or None if they are found for ratios."""
         if self.patterns is not None:
             return "both" if self.gamma_w else "depth"
         return "width" if self.widths or self.gamma_w else None
@@ -164,11 +168,11 @@ class NeFL(NestedStrategy):
     settings: NeFLSettings
 
     def bank(self, name: str, level: Level) -> str | None:
-        """Return the submodel's own bank for what is inconsistent."""
+        """Return the submodel's own bank for inconsistent parameters."""
         return f"level{level.number}" if name in self._inconsistent else None
 
     def first_of_banks(self, level: Level, full: State) -> Mapping[str, Tensor]:
-        """Return banks as cut from the full network; steps may start with those skipped."""
+        """Return banks as cut from the full network; `euler` adds the steps of skipped blocks."""
         banks = dict(super().first_of_banks(level, full))
         steps = [source for source in banks if is_step_size(source.partition("@")[0])]
         kept = level.slice.blocks
@@ -179,7 +183,7 @@ class NeFL(NestedStrategy):
                 places, euler_steps(kept, network.stages), strict=True
             ):
                 begin = network.blocks.format(stage=stage, block=block)
-                for source in steps:  # of a block: none without a shortcut; a ViT's has two
+                for source in steps:  # none without a shortcut; two in a ViT block
                     if source.startswith(begin):
                         banks[source] = torch.full_like(banks[source], first)
         return banks

@@ -1,8 +1,8 @@
 """ScaleFL (Ilhan, Su, Liu: "ScaleFL", CVPR 2023): levels of depth and width, distilled.
 
-- Levels are split by Eq. (1) (`strategies/levels/planning.py`): each is a network up to an early
-  exit, narrower, and it holds and trains the exits of the levels below it.
-- Clients minimise Eq. (5): the cross-entropy of each exit, and what it may learn from the last.
+- Levels are split by Eq. (1) (`strategies/levels/planning.py`): each is a narrower network up to an
+  early exit, and also holds and trains the exits of the levels below it.
+- Clients minimise Eq. (5): the cross-entropy of each exit, and its divergence from the last exit.
 - The server averages what overlaps (Algorithm 3), which is the base's nested mean.
 """
 
@@ -37,15 +37,15 @@ class ScaleFLSettings(PlannedSettings):
     norm: str | None = "bn"
     scaler: str | None = "always"
     window: WindowKind = "prefix"
-    """The channels that a slice keeps (Table 6); `random` keeps others for each client."""
+    """Channels that a slice keeps (Table 6); `random` draws other channels for each client."""
     beta: float = 0.1
-    """How much an exit learns from the last one."""
+    """Weight of an exit's divergence from the last exit, 0 or more."""
     temperature: float = 3.0
     normalise: Literal["unit", "printed"] = "unit"
-    """Whether the exits' weights add up to 1, or to 1/2 as Eq. (5) is printed."""
+    """Sum of the exits' weights: 1 (unit), or 1/2 as in the printed Eq. (5)."""
     detach_teacher: bool = True
     start: Annotated[int, Range(0, 999_999)] = 1
-    """The round in which distillation begins."""
+    """First round with distillation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,9 +55,10 @@ class ScaleFLSettings(PlannedSettings):
             raise ValueError(f"temperature is {self.temperature}: expected a finite number above 0")
 
     def check(self, federation: Federation) -> None:
-        """Raise where a window does not go with the network.
+        """Raise where a window does not fit the network.
 
-        A level's statistics are of the same channels at all clients; padding is of the first.
+        A level's statistics need the same channels at all clients; padded shortcuts need the first
+        ones.
         """
         super().check(federation)
         norm, shortcut = (federation.model.options.get(key) for key in ("norm", "shortcut"))
@@ -75,12 +76,12 @@ class ScaleFLSettings(PlannedSettings):
 
 
 class ScaleFLTraining(LocalTraining):
-    """The client half: self-distillation among the exits that it holds."""
+    """The client half: self-distillation among the exits of the slice."""
 
     settings: ScaleFLSettings
 
     def loss(self, network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return Eq. (5) of a batch."""
+        """Return Eq. (5) for a batch."""
         return self_distillation(network(inputs), labels, self.settings, self.work.round)
 
 
@@ -89,7 +90,7 @@ def self_distillation(
 ) -> Tensor:
     """Return Eq. (5): exit i of l learns from the labels and, by `beta`, from the last exit.
 
-    The weights i are divided by their sum, so that one exit is plain cross-entropy.
+    Exit i has weight i over the sum of all weights, so that a single exit has plain cross-entropy.
     """
     teacher = logits[-1].detach() if settings.detach_teacher else logits[-1]
     beta = settings.beta if round >= settings.start else 0.0
@@ -104,7 +105,7 @@ def self_distillation(
 
 
 class ScaleFL(NestedStrategy):
-    """The server half: levels hold the exits below them, and clients may keep other channels."""
+    """The server half: levels hold the exits below their own; windows may differ by client."""
 
     Settings = ScaleFLSettings
     Training = ScaleFLTraining
@@ -112,7 +113,7 @@ class ScaleFL(NestedStrategy):
     settings: ScaleFLSettings
 
     def window_of(self, client: int, round: int) -> Window:
-        """Return the upper left by default; a random window is a client's own, for good."""
+        """Return the run's window; a random one is drawn once per client and stays the same."""
         kind, seed = self.settings.window, self.federation.seed
         if kind != "random":
             return Window(kind)

@@ -1,4 +1,4 @@
-"""Who takes part: nodes say what they are, and get numbers that do not depend on their ids."""
+"""Enrols nodes as clients, under numbers that do not depend on node ids."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from strategies.federation import Federation
 from strategies.nodes.exchange import Reply, stream
 
 FIRST_ANSWER, LATER_ANSWER = 600.0, 60.0
-"""Seconds that a node has to say who it is: at first a simulation's workers must start."""
+"""Seconds that a node has to describe itself: at the start, when a simulation's workers must start
+first, and later."""
 ASK_AGAIN = (20.0, 40.0, 80.0, 160.0)
-"""Seconds for which nobody says anything, once some have, before the silent ones are asked again;
-after the last they are given up."""
+"""Seconds without any reply after which silent nodes are asked again; after the last of these they
+are left out."""
 NO_WORD = ("late", "unreachable", "expired", "reply-lost", "node-gone")
-"""What `stream` or the SuperLink says in place of a node that may still answer another time."""
+"""Failures in `stream`, or reported by the SuperLink, after which a node may still reply later."""
 
 SHOWN = 5
-"""Nodes that a message names."""
+"""Nodes that a message lists."""
 
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 
 @dataclass(frozen=True)
 class Client:
-    """A node under the number that sampling and seeds go by: its partition, or its place."""
+    """A node under the number that sampling and seeds use: its partition, or its place."""
 
     number: int
     node: int
@@ -40,7 +41,7 @@ class Client:
 
 
 def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
-    """Return all nodes, once as many as wanted are there or no more have come for a while."""
+    """Return all nodes once `wanted` are online, or no more have come for a sixth of `patience`."""
     end = time.monotonic() + patience
     nodes = list(grid.get_node_ids())
     settled = time.monotonic()
@@ -62,20 +63,22 @@ def enrol(
     ignored: AbstractSet[int],
     patience: float,
 ) -> tuple[dict[int, Client], dict[int, str]]:
-    """Return the clients by number, known and new ones, and why other nodes are none.
+    """Return the clients by number, known and new, and the reasons why other nodes are left out.
 
-    Those ignored are not asked. One odd node is left out, with a warning, so that it cannot end the
-    run of all others: one of other code, or one that claims a partition that another one holds.
+    Ignored nodes are not asked. A node with other code, or with a partition that another node
+    holds, is left out with a warning, so that it cannot end the run of all others.
     """
     nodes = wait_for_nodes(grid, federation.fleet.clients, patience)
     familiar = {client.node for client in known.values()} | ignored
     profiles, left_out = _profiles(grid, federation, set(nodes) - familiar, patience > 0)
     clients = dict(known)
+    # Nodes with a partition first, then by id: the numbers do not depend on the order of replies.
     order = sorted(profiles, key=lambda node: (profiles[node].partition is None,
                                                profiles[node].partition or 0, node))  # fmt: skip
     for node in order:
         partition = profiles[node].partition
         number = partition if partition is not None else max(clients, default=-1) + 1
+        # The first node with a partition keeps it for as long as it is online.
         if number in clients and clients[number].node in nodes:
             other = clients[number].node
             left_out[node] = f"two nodes say that they hold partition {number}: {other} and {node}"
@@ -89,12 +92,12 @@ def enrol(
 def _profiles(
     grid: Grid, federation: Federation, nodes: AbstractSet[int], first: bool
 ) -> tuple[dict[int, Profile], dict[int, str]]:
-    """Return what each node says of itself, and why others say nothing.
+    """Return the nodes' profiles, and the reasons why other nodes gave none.
 
-    A node that is silent is asked again: its question may have been lost with a SuperLink that
-    was killed. An answer counts to the newest question alone, so that a node which answers each
-    message only when the next one comes (its SuperNode still had a reply for a run that has
-    ended) is found out here, and does not make all rounds wait.
+    A silent node is asked again: its question may have been lost with a SuperLink that was killed.
+    Only a reply to the newest question counts. A node whose SuperNode still holds a reply of an
+    ended run answers each message only when the next one comes; it is found out here, before it can
+    delay every round.
     """
     profiles: dict[int, Profile] = {}
     left_out: dict[int, str] = {}
@@ -115,9 +118,9 @@ def _profiles(
             if reply.failure not in NO_WORD:
                 unanswered.discard(reply.to)
                 _note(reply, profiles, left_out, federation.max_examples)
-        if unanswered and not patient:  # a node that is restarted fails at once, and is back soon
+        if unanswered and not patient:  # a restarting node fails at once, and is back soon
             time.sleep(max(0.0, asked + deadline - time.monotonic()))
-    unanswered &= set(grid.get_node_ids())  # who has gone is asked when it is back
+    unanswered &= set(grid.get_node_ids())  # nodes that have left are asked when they are back
     for node in unanswered:
         left_out[node] = (
             f"online, but no answer in {time.monotonic() - began:.0f} s: restart its SuperNode, "
@@ -138,7 +141,7 @@ def _note(
     left_out: dict[int, str],
     max_examples: int,
 ) -> None:
-    """Take down what a node said, or why that is of no use."""
+    """Record a node's profile, or the reason why it is unusable."""
     try:
         if reply.message is not None:
             profile = Profile.read(reply.message.content)

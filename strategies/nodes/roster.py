@@ -1,4 +1,4 @@
-"""The clients of a run: who has come, who was left out, and whether those who came will do."""
+"""The clients of a run: which have enrolled, which are left out, and whether they suffice."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from strategies.federation import Federation, FederationError
 from strategies.nodes.enrolment import Client, enrol
 
 MOST_NAMED = 5
-"""Nodes whose reasons a message tells."""
+"""Nodes that a message lists with their reasons."""
 
 Ask = Callable[[Grid, Sequence[Client]], Mapping[int, str]]
-"""Asks clients that have come what the method must know of them; returns the reasons why some of
-them, by number, cannot take part."""
+"""Asks newly enrolled clients the method's own questions. Returns the reasons, by client number,
+for the clients that cannot take part."""
 
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 
 class Roster:
-    """Who takes part, and which levels have had clients."""
+    """The enrolled clients, and the levels that have had clients."""
 
     def __init__(self, federation: Federation, ask: Ask) -> None:
         self.federation, self.ask = federation, ask
         self.clients: dict[int, Client] = {}
-        """By the numbers that sampling and seeds go by."""
+        """Clients by the numbers that sampling and seeds use."""
         self.left_out: dict[int, str] = {}
-        """Nodes that are no clients, and why."""
+        """Nodes that are not clients, with the reason."""
         self.unanswered: set[int] = set()
-        """Clients that did not answer in this round."""
+        """Clients that did not reply in this round."""
         self.available = 0
         """Number of clients that were online when this round's clients were sampled."""
         self.held: set[int] = set()
-        """Levels that have had clients in this run, before it was resumed too."""
+        """Levels that have had clients in this run, also before a resume."""
         self._lost: set[int] = set()
 
     def enrol(self, grid: Grid, patience: float) -> None:
-        """Ask the nodes that are not known yet what they are."""
+        """Enrol the nodes that are not known yet."""
         known = dict(self.clients)
         self.clients, left_out = enrol(grid, self.federation, known, self.left_out.keys(), patience)
         self.left_out |= left_out
@@ -50,9 +50,9 @@ class Roster:
             log.warning("node %d is left out: %s", node, why)
 
     def online(self, grid: Grid) -> list[int]:
-        """Return the numbers of the clients that are there; whoever is new is asked first."""
+        """Return the numbers of the clients that are online; new nodes are enrolled first."""
         nodes = set(grid.get_node_ids())
-        # Who went away and comes back is asked again.
+        # A node that left and comes back is enrolled again.
         self.left_out = {node: why for node, why in self.left_out.items() if node in nodes}
         if nodes - self.left_out.keys() - {client.node for client in self.clients.values()}:
             self.enrol(grid, patience=0)
@@ -60,11 +60,11 @@ class Roster:
 
     @property
     def answering(self) -> list[Client]:
-        """Those who may be asked for more in this round: a dead node would take a deadline more."""
+        """Clients that may be asked again in this round: a dead node costs another deadline."""
         return [each for number, each in self.clients.items() if number not in self.unanswered]
 
     def require_clients(self) -> None:
-        """Stop a run to which fewer clients have come than its rounds need."""
+        """Stop a run that has fewer clients than its rounds need."""
         federation, came = self.federation, len(self.clients)
         needed = federation.required(came)
         if not came:
@@ -88,7 +88,7 @@ class Roster:
             )
 
     def require_levels(self, has: AbstractSet[int]) -> None:
-        """Stop a resumed run that lacks all clients of a level which it had, or only say so."""
+        """Stop a resumed run that has lost all clients of a level, or warn (`missing_levels`)."""
         lost = self.held - has
         if not lost:
             return
@@ -102,7 +102,7 @@ class Roster:
         log.warning("%s. Going on without, as missing_levels=warn says", told)
 
     def note(self, round: int, there: AbstractSet[int]) -> None:
-        """Remember the levels that have clients, and say when one has lost its last."""
+        """Record the levels that have clients, and warn when a level has lost its last one."""
         self.held |= there
         lost = self.held - there
         if lost - self._lost:

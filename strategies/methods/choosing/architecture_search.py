@@ -1,4 +1,4 @@
-"""Which of many architectures suits a client's data: all are scored, or an evolution of some."""
+"""Searches the architecture that suits a client's data, by score: exhaustive, or by evolution."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Score = Callable[[Slice], float]
 Affords = Callable[[Slice], bool]
 
 DRAWS_A_TRIAL = 20
-"""Candidates that may be drawn for each that is scored: one may be known, or too large."""
+"""Draws allowed per scored candidate: a drawn one may be known already, or too large."""
 
 
 def best_of(
@@ -33,11 +33,11 @@ def best_of(
     population: int,
     chance: np.random.Generator,
 ) -> Slice:
-    """Return the candidate of the highest score, of those that can be afforded.
+    """Return the candidate with the highest score among those the client affords.
 
-    Where there are no more than `trials`, all are scored. Else that many are: the first ones are
-    drawn, each later one is one of the `population` best so far with one number changed. Whoever
-    affords none gets the smallest.
+    Up to `trials` candidates are all scored. With more, `trials` of them are scored: the first are
+    drawn at random, and each later one changes one number of one of the `population` best so far. A
+    client that affords none gets the smallest.
     """
     scores: dict[Slice, float] = {}
 
@@ -49,6 +49,7 @@ def best_of(
         for each in candidates:
             judge(each)
     else:
+        # Both ends of the range are always among the first.
         judge(candidates.smallest)
         judge(candidates.largest)
         for _ in range(DRAWS_A_TRIAL * trials):
@@ -65,11 +66,11 @@ def best_of(
 def zico_scorer(
     task: Task, data: Examples, batches: int, batch_size: int, seed: int, device: DeviceKind
 ) -> Score | None:
-    """Return ZiCo's score of an architecture on a client's data; None if there is too little of it.
+    """Return a function that scores architectures by ZiCo; None if the client has too little data.
 
-    All architectures start from the same seed and see the same batches. A small data set is parted
-    into as many smaller batches, but none of less than two examples, which batch norm needs. Of
-    running texts `batch_size` counts the words.
+    All architectures start from the same seed and see the same batches. A small data set is split
+    into as many smaller batches, of two examples at least, which batch norm needs. For running
+    texts `batch_size` counts words.
     """
     size = min(max(2, batch_size // task.answers), len(data) // batches)
     if size < 2:
@@ -91,7 +92,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 def zico_score(net: SlicedNetwork, batches: Iterable[Batch]) -> float:
-    """Return the score of a network as it is; the higher, the better. One batch scores 0."""
+    """Return the ZiCo score of a network's current weights, higher is better; 0 for one batch."""
     weights = [
         parameter
         for module in net.modules()
@@ -106,7 +107,7 @@ def zico_score(net: SlicedNetwork, batches: Iterable[Batch]) -> float:
 
 
 def score_of(layers: Sequence[Sequence[Tensor]]) -> float:
-    """Return the score of each layer's gradients, one for each batch.
+    """Return the score of the layers' gradients, which have one tensor per batch.
 
     Weights whose gradient is the same in all batches are left out; a layer without others adds 0.
     """

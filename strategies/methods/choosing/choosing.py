@@ -1,7 +1,7 @@
-"""Methods whose clients choose their own architecture: blocks and width of each stage (FedFA).
+"""Base of methods whose clients choose an architecture: blocks and width of each stage (FedFA).
 
-The server offers candidates; each client says which one it takes, by its data and what it affords.
-Every architecture that was chosen is a level.
+The server offers candidates. Each client chooses one by its own data, within what it affords. Every
+chosen architecture is a level.
 """
 
 from __future__ import annotations
@@ -39,35 +39,38 @@ from strategies.round import NestedStrategy
 from training.local_training import MaskedTraining
 
 SHARES = (0.5, 0.75, 1.0)
-"""Widths to choose from, of a network for which no paper names any."""
+"""Default widths to choose from, for a network whose paper names none."""
 Stage = TypeVar("Stage", tuple[int, ...], tuple[float, ...])
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceSettings(MethodSettings):
-    """What clients may choose from, and how they do."""
+    """The architectures that clients may choose from, and their way of choosing."""
 
     flexible: Literal["depth", "width", "both"] = "both"
-    """What architectures may differ in; the rest is the least that there is."""
+    """Dimension in which architectures differ; the other one is at its smallest."""
     blocks: tuple[tuple[Annotated[int, Range(1, 10_000)], ...], ...] | None = None
-    """How many blocks each stage may keep; one list is for all stages. None takes those of the
-    network's paper, or two and more."""
+    """Numbers of blocks that each stage may keep; a single list is for all stages. Default (None):
+    those of the network's paper, or two and more."""
     widths: tuple[tuple[Annotated[float, Range(0, 1, above=True)], ...], ...] | None = None
-    """Which share of its channels each stage may keep; one list is for all stages. None takes those
-    of the network's paper, or a half to all."""
+    """Shares of its channels that each stage may keep; a single list is for all stages. Default
+    (None): those of the network's paper, or a half to all."""
     smallest: float = 0.5
-    """Share of the fleet, its first clients, whose architecture is the smallest in any case."""
+    """Share of the fleet that gets the smallest architecture without a choice: its first
+    clients."""
     choose: Literal["zico", "largest"] = "zico"
-    """How the others choose of what they afford: by ZiCo's score on their data, or by size."""
+    """Choice of the other clients: the best ZiCo score on their data, or the largest they
+    afford."""
     trials: int = 32
-    """Candidates that a client scores; all, where there are no more."""
+    """Most candidates that a client scores."""
     population: int = 8
-    """Of those scored, the best ones that further ones are made of."""
+    """Number of best-scored candidates from which new ones are derived."""
     batches: int = 2
     batch_size: int = 128
-    """What ZiCo looks at: the examples of a batch are fewer where a client has few."""
+    """Batches, and examples per batch, for ZiCo; batches are smaller at a client with few
+    examples."""
     masked_loss: bool = True
-    """Whether the logits of classes that a client does not have are 0 in its loss."""
+    """Set the logits of classes that a client does not have to 0 in its loss."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +81,7 @@ class ChoiceSettings(MethodSettings):
 
     @property
     def need_clients(self) -> bool:
-        """Whether the levels follow from what the clients say: always."""
+        """True: the levels follow from the clients' choices."""
         return True
 
     def check(self, federation: Federation) -> None:
@@ -94,7 +97,7 @@ class ChoiceSettings(MethodSettings):
             federation.task.build(each, device="meta")
 
     def candidates(self, task: Task) -> Candidates:
-        """Return the architectures that clients of a network may choose from."""
+        """Return the architectures that clients may choose from."""
         known, stages = family(task.model).candidates, family(task.model).stages
         if not stages:
             raise ValueError(
@@ -116,7 +119,7 @@ class ChoiceSettings(MethodSettings):
 def _of_stages(
     name: str, given: tuple[Stage, ...] | None, usual: tuple[Stage, ...]
 ) -> tuple[Stage, ...]:
-    """Return what was given for each stage, or for all alike, or what is usual."""
+    """Return the setting for each stage: given per stage, given once for all, or the usual one."""
     found = given or usual
     found = found * len(usual) if len(found) == 1 else found
     if len(found) != len(usual):
@@ -127,20 +130,20 @@ def _of_stages(
 
 
 LONGEST_SEARCH, LATE_SEARCH = 600.0, 60.0
-"""Seconds that a client has to choose, where a round has no deadline: at the start, and later, when
-others wait for it."""
+"""Seconds that a client has to choose in a run without a deadline: at the start, and later, when
+other clients wait for it."""
 NO_LEVEL = "it has joined after the start, with an architecture in which none of the run's lies"
 STREAM = 0x0A2C
-"""Tells the chance of a client's choice from that of its rounds."""
+"""Separates the random stream of a client's choice from that of its rounds."""
 
 
 class ChoosingTraining(MaskedTraining):
-    """The client half: chooses an architecture, then trains it on the classes that it has."""
+    """The client half: chooses an architecture, then trains it on the client's own classes."""
 
     settings: ChoiceSettings
 
     def answer(self, network: SlicedNetwork | None) -> RecordDict:
-        """Return the best of the candidates that the server offers, within what it allows."""
+        """Return the best of the offered candidates within the client's budget."""
         settings, work, offered = self.settings, self.work, self.told
         candidates = Candidates(offered["blocks"], offered["widths"])
 
@@ -169,29 +172,29 @@ class ChoosingTraining(MaskedTraining):
 
 
 class ChoosingStrategy(NestedStrategy):
-    """The server half: every architecture that was chosen is a level, the smallest first."""
+    """The server half: every chosen architecture is a level, the smallest first."""
 
     Settings = ChoiceSettings
     Training = ChoosingTraining
     settings: ChoiceSettings
 
     architectures: Sequence[Slice] = ()
-    """The levels', the smallest first."""
+    """The architectures of the levels, the smallest first."""
 
     @cached_property
     def choices(self) -> dict[int, Slice]:
-        """What each client has chosen, by number."""
+        """The architecture that each client has chosen, by client number."""
         return {}
 
     @cached_property
     def candidates(self) -> Candidates:
-        """What clients choose from."""
+        """The architectures that clients choose from."""
         return self.settings.candidates(self.federation.task)
 
     # --- who chooses what ------------------------------------------------------------------------
 
     def ask(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
-        """Let clients choose; a client that chooses what was not offered cannot take part."""
+        """Let clients choose; a client with a choice that was not offered cannot take part."""
         asked, refused = list[Client](), dict[int, str]()
         for client in clients:
             fixed = self.fixed(client)
@@ -217,7 +220,7 @@ class ChoosingStrategy(NestedStrategy):
         return {**refused, **{each.number: NO_LEVEL for each in late if each.number not in refused}}
 
     def _still_fits(self, client: Client) -> bool:
-        """Return whether a client has chosen, before the run was resumed, what it still affords."""
+        """Return whether a choice from before a resume is still within the client's budget."""
         chosen = self.choices.get(client.number)
         if chosen is None:
             return False
@@ -225,16 +228,16 @@ class ChoosingStrategy(NestedStrategy):
         return chosen == self.candidates.smallest or price <= self.most(client)
 
     def _patience(self, asked: int) -> float:
-        """Return the seconds that so many clients have: each as long as any, some at a time."""
+        """Return the seconds for this many clients to choose: some at a time, each in full time."""
         usual = LATE_SEARCH if self.levels else LONGEST_SEARCH
         return (self.federation.deadline or usual) * max(
             1, math.ceil(asked / self.federation.in_flight)
         )
 
     def fixed(self, client: Client) -> Slice | None:
-        """Return what a client holds without being asked: the first ones hold the smallest.
+        """Return the architecture of a client that has no choice, or None.
 
-        Attackers may hold the largest.
+        The first clients hold the smallest, attackers with `attack.largest` the largest.
         """
         if takes_largest(client, self.federation):
             return self.candidates.largest
@@ -243,7 +246,7 @@ class ChoosingStrategy(NestedStrategy):
         return self.candidates.smallest if first else None
 
     def most(self, client: Client) -> int:
-        """Return what a client's architecture may cost."""
+        """Return the highest cost of an architecture that a client may choose."""
         full = price_of(self.federation.task, self.candidates.largest, self.settings.cost)
         budget = min(1.0, budget_of(client, self.federation.fleet))
         return int(full * budget * (1 + self.settings.tolerance))
@@ -290,13 +293,13 @@ class ChoosingStrategy(NestedStrategy):
     # --- levels ----------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make the levels of what the clients have chosen."""
+        """Make the levels from the clients' choices."""
         if not self.levels:
             self.architectures = self.arranged(self.choices)
             self._prepare()
 
     def arranged(self, choices: Mapping[int, Slice]) -> list[Slice]:
-        """Return the levels' architectures for what clients, by number, have chosen."""
+        """Return the levels' architectures from the clients' choices."""
         return sorted(set(choices.values()), key=self._size)
 
     def plan(self) -> list[Level]:
@@ -305,13 +308,14 @@ class ChoosingStrategy(NestedStrategy):
         return [level_of_slice(task, n, each) for n, each in enumerate(self.architectures, 1)]
 
     def whole(self) -> Slice:
-        """Return the least that holds all architectures."""
+        """Return the smallest architecture that contains all others."""
         return replace(union(self.architectures), exits=(self.federation.task.units,))
 
     def level_of(self, client: Client) -> Level:
-        """Return the level that a client has chosen.
+        """Return the level of a client's choice.
 
-        One that joined later, with an architecture that is no level, holds the largest in it.
+        A client that joined later, with an architecture that is not a level, holds the largest
+        level that lies within its choice.
         """
         chosen = self.choices[client.number]
         if chosen in self.architectures:
@@ -319,7 +323,7 @@ class ChoosingStrategy(NestedStrategy):
         return self.levels[self._held_in(client.number)[-1]]
 
     def _held_in(self, client: int) -> list[int]:
-        """Return which of the levels, counted from 0, lie within a client's choice."""
+        """Return the indices of the levels that lie within a client's choice."""
         chosen = self.choices.get(client)
         if chosen is None:
             return []
@@ -336,7 +340,7 @@ class ChoosingStrategy(NestedStrategy):
     # --- state -----------------------------------------------------------------------------------
 
     def plan_dict(self) -> dict[str, Tensor]:
-        """Return the levels' architectures, and what each client has chosen."""
+        """Return the levels' architectures, and each client's choice."""
         numbers = sorted(self.choices)
         return {
             "architectures": _table(self.architectures),
@@ -345,13 +349,13 @@ class ChoosingStrategy(NestedStrategy):
         }
 
     def load_plan_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the architectures and choices of a run that goes on."""
+        """Restore the architectures and choices of a resumed run."""
         self.architectures = self._read(tensors["architectures"])
         chosen = self._read(tensors["choices"])
         self.choices.update(zip(tensors["choosers"].tolist(), chosen, strict=True))
 
     def _read(self, table: Tensor) -> list[Slice]:
-        """Return the architectures of a table, a row each."""
+        """Return the architectures of a table with one row each."""
         rounding, found = self.candidates.rounding, []
         for row in table.tolist():
             stages = len(row) // 2
@@ -361,7 +365,7 @@ class ChoosingStrategy(NestedStrategy):
 
 
 def union(architectures: Sequence[Slice]) -> Slice:
-    """Return the architecture that has the most blocks and the largest width in every stage."""
+    """Return the architecture with the most blocks and the largest width in every stage."""
     choices = [Choice.of(each) for each in architectures]
     blocks = map(max, *(each.blocks for each in choices), (0,) * len(choices[0].blocks))
     widths = map(max, *(each.width for each in choices), (0.0,) * len(choices[0].width))

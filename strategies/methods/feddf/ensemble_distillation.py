@@ -1,11 +1,11 @@
-"""Ensemble distillation (FedDF): a student learns what teachers answer on average, without labels.
+"""Ensemble distillation (FedDF): a student learns its teachers' mean answer, without labels.
 
 Lin, Kong, Stich, Jaggi: "Ensemble Distillation for Robust Model Fusion in Federated Learning",
-NeurIPS 2020. What the teachers answer for each example is computed once, one teacher at a time,
-and kept; every step then finds the answers of its batch there. That is what evaluating all
-teachers on each batch would give: in test mode an answer depends on the example alone.
+NeurIPS 2020. The teachers' answers to each example are computed once, one teacher at a time, and
+kept for every step. Evaluating all teachers on each batch would give the same: in test mode an
+answer depends on the example alone.
 
-Examples have their numbers in place of labels (`data/unlabelled.py`), so none can be looked at.
+Examples have their numbers in place of labels (`data/unlabelled.py`), so no label can be used.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from training.testing import LARGEST_BATCH, evaluate, with_statistics_after_trai
 
 Average = Literal["logits", "probabilities", "losses"]
 Told = Callable[[int], None]
-"""Is told how many steps, or batches, are done."""
+"""Receives the number of steps, or batches, that are done."""
 
 REPORTED = 10
-"""Steps whose mean loss is the one at the start, or at the end."""
+"""Steps over which the loss at the start and at the end is averaged."""
 
 
 @dataclass(frozen=True)
 class DistillationSettings:
-    """How a student learns; the defaults are the paper's."""
+    """Settings of distillation; the defaults are the paper's."""
 
     steps: int = 10_000
     batch_size: int = 64
     lr: float = 1e-3
-    """Of Adam; it falls to 0 along a cosine."""
+    """Learning rate of Adam; it falls to 0 along a cosine."""
     clip: float = 5.0
-    """The largest norm that a batch's gradient may have; 0 does not clip."""
+    """Largest norm of a batch's gradient; 0 does not clip."""
     temperature: float = 1.0
     average: Average = "logits"
-    """Over the teachers: of what they answer, or of a student's loss for each of them."""
+    """Average over the teachers: of their logits or probabilities, or of the student's losses."""
     check_every: int = 100
     """Steps between tests on validation examples, where there are any."""
     patience: int = 1_000
     """Steps without a better test after which a student stops."""
     threads: int = 1
-    """On a CPU: weights depend on them in their last bits."""
+    """CPU threads: the last bits of the weights depend on their number."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "check_every", "patience", "threads"):
-            least = 2 if name == "batch_size" else 1  # of one, batch norm has no variance
+            least = 2 if name == "batch_size" else 1  # batch norm has no variance of one example
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: expected at least {least}")
         for name in ("lr", "temperature"):
@@ -70,13 +70,13 @@ class DistillationSettings:
 
 @dataclass(frozen=True)
 class Targets:
-    """What a student is to answer for each example."""
+    """The targets of a student for each example."""
 
     probabilities: Tensor
     """[examples, classes]."""
     least: Tensor
-    """[examples]: sum p log p, which the loss of a perfect student makes up for; of single losses
-    its mean over the teachers."""
+    """[examples]: sum p log p, the negative entropy, which makes a perfect student's loss 0; for
+    average=losses its mean over the teachers."""
 
     def loss(self, logits: Tensor, rows: Tensor, temperature: float) -> Tensor:
         """Return KL(targets || softmax(logits / T)) as the batch's mean, without a factor T^2."""
@@ -88,7 +88,7 @@ class Targets:
 
 
 class Ensemble:
-    """Sums what teachers answer, one after the other; their order is that of the sums."""
+    """Sums teachers' answers one after the other; the sum depends on their order."""
 
     def __init__(self, average: Average, temperature: float) -> None:
         self.average, self.temperature = average, temperature
@@ -106,7 +106,7 @@ class Ensemble:
         self.teachers += 1
 
     def targets(self) -> Targets:
-        """Return the mean over the teachers, of whom there is one at least."""
+        """Return the mean over the teachers, of which there is at least one."""
         mean = self._answers / self.teachers
         if self.average == "logits":
             mean = F.softmax(mean / self.temperature, dim=1)
@@ -118,16 +118,16 @@ class Ensemble:
 
 @dataclass(frozen=True)
 class DistillationReport:
-    """What distillation did to a student."""
+    """The result of distilling one student."""
 
     steps: int
     loss_start: float
     loss_end: float
-    """Means over the first and the last steps, each before its own."""
+    """Mean losses over the first and the last steps, each before its own update."""
     best_step: int | None = None
-    """After which the student was best on the validation examples; 0 is its start."""
+    """Step after which the student was best on the validation examples; 0 is its start."""
     validation: float | None = None
-    """Its accuracy there, then."""
+    """Accuracy on the validation examples after that step."""
 
 
 def answers(
@@ -135,8 +135,8 @@ def answers(
 ) -> Tensor:
     """Return the logits of a network's last exit for each example, in test mode.
 
-    Batch norms that keep no statistics while they train get those of these very examples: by the
-    batch, an answer would depend on its neighbours.
+    Batch norms that keep no statistics in training get those of these examples: with statistics of
+    a batch, an answer would depend on the batch's other examples.
     """
     network = with_statistics_after_training(network, data, train, "own")
     place = Placement.of(train, network)
@@ -150,7 +150,7 @@ def answers(
 
 
 def accuracy(network: SlicedNetwork, data: Examples, train: TrainSettings) -> float:
-    """Return how many of some labelled examples a network answers right: a share."""
+    """Return a network's accuracy on labelled examples."""
     tested = with_statistics_after_training(network, data, train, "own")
     return evaluate(tested, data, train)[-1].accuracy
 
@@ -167,9 +167,11 @@ def distil(
 ) -> DistillationReport:
     """Train the student in place; on CPU its weights are a function of the arguments alone.
 
-    With labelled validation examples it stops when it gets no better, and is as it was when it was
-    best, at its start for one; without it takes all steps, and is as it is after the last.
+    With labelled validation examples it stops when it gets no better, and ends with its best
+    weights, which may be the first ones. Without them it takes all steps, and ends with the last
+    weights.
     """
+    # Without a gradient scaler, fp16 gradients would underflow.
     train = replace(train, precision="fp32" if train.precision == "fp16" else train.precision)
     place = Placement.of(train, student)
     student.to(place.device)
@@ -209,7 +211,7 @@ def distil(
 
 
 class _Best:
-    """The student as it was when it was best on validation examples; the first of equals."""
+    """The student's weights at its best validation accuracy; the first of equals."""
 
     def __init__(self, student: SlicedNetwork, data: Examples, train: TrainSettings) -> None:
         self._student, self._data, self._train = student, data, train
@@ -229,9 +231,9 @@ class _Best:
 def _batches(
     data: Examples, batch_size: int, order: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield inputs and their numbers, pass after pass, without end.
+    """Yield inputs and their numbers, epoch after epoch, without end.
 
-    A lone last example, whose variance batch norm cannot take, is left out of its pass.
+    A single last example is left out of its epoch: batch norm cannot take its variance.
     """
     if len(data) < 2:
         raise ValueError(f"{len(data)} examples are too few to distil with: expected at least 2")

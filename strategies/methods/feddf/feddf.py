@@ -1,12 +1,12 @@
 """FedDF (Lin, Kong, Stich, Jaggi: "Ensemble Distillation for Robust Model Fusion", NeurIPS 2020).
 
-- Levels are architectures of their own: they share no weights, and clients train by plain
-  cross-entropy (Algorithm 3 of the paper).
-- After a round each level that has replies starts at their mean, and learns on the server what all
-  replies of the round, of all levels, answer on average to examples without labels.
+- Levels are separate architectures: they share no weights, and clients train by plain cross-entropy
+  (Algorithm 3 of the paper).
+- After a round each level with replies starts at their mean. The server then distils the mean
+  answer of all replies, of all levels, on unlabelled examples into it.
 - A level without a reply keeps its model.
 
-What the server distils with it loads itself; clients are told nothing of it.
+The server loads the unlabelled examples itself; clients are not sent these settings.
 """
 
 from __future__ import annotations
@@ -45,26 +45,27 @@ from training.devices import threads
 from training.testing import LARGEST_BATCH
 
 SERVER_SHARE = 0.1
-"""Of the training examples, which the server keeps where the configuration leaves it open."""
+"""Share of the training examples that the server keeps, unless the configuration sets it."""
 SERVERS_OWN = ("unlabelled", "validation", "drop_below_chance", "distillation")
 """Settings of the server's own work, which clients are not sent."""
 CHANCE = 0xFEDDF
-"""Tells the draws of distillation from those of clients, which go by (seed, round, number), too."""
+"""Separates the random stream of distillation from those of clients, which use (seed, round,
+number), too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDFSettings(PlannedSettings):
-    """FedDF's settings: how levels are made, what is distilled with, and how."""
+    """FedDF's settings: levels, examples to distil with, and distillation."""
 
     name: str = "feddf"
     norm: str | None = "bn-running"
     unlabelled: UnlabelledSpec = field(default_factory=UnlabelledSpec)
-    """The examples, of which no label is looked at."""
+    """The examples to distil with; their labels are not used."""
     validation: float = 0.0
-    """The share of what the server keeps of the data set (`dataset.server`) that it validates
-    students on, with its labels: they stop when they get no better."""
+    """Share of the server's examples (`dataset.server`) on which students are validated, with
+    labels: a student stops when it gets no better. Default (0): none."""
     drop_below_chance: bool = False
-    """Whether replies that answer fewer validation examples right than guessing are no teachers."""
+    """Leave out replies as teachers if their validation accuracy is below guessing."""
     distillation: DistillationSettings = field(default_factory=DistillationSettings)
 
     def __post_init__(self) -> None:
@@ -84,7 +85,7 @@ class FedDFSettings(PlannedSettings):
 
     @property
     def keeps(self) -> bool:
-        """Whether the server needs examples of the run's own data set."""
+        """True if the server needs examples of the run's own data set."""
         return self.unlabelled.name == OWN or self.validation > 0
 
     def for_clients(self) -> Self:
@@ -98,7 +99,7 @@ class FedDFSettings(PlannedSettings):
         return replace(data, server=SERVER_SHARE) if asked else data
 
     def check(self, federation: Federation) -> None:
-        """Raise where there is nothing to distil with that the network reads."""
+        """Raise where the server would have no examples that the network reads."""
         super().check(federation)
         with named("unlabelled"):
             self.unlabelled.source(federation.dataset)
@@ -110,7 +111,7 @@ class FedDFSettings(PlannedSettings):
             )
 
     def check_files(self, federation: Federation) -> None:
-        """Raise where what is distilled with cannot be read, or is not there."""
+        """Raise where the examples to distil with are missing or unreadable."""
         with named("unlabelled"):
             unlabelled(self.unlabelled, federation.dataset, self.validation)
 
@@ -121,14 +122,14 @@ class FedDF(NestedStrategy):
     Settings = FedDFSettings
     settings: FedDFSettings
     _replies: Spool | None = None
-    """Those of a round that were taken, until its server step."""
+    """The accepted replies of a round, until its server step."""
 
     def bank(self, name: str, level: Level) -> str | None:
-        """Return the level's own bank for every tensor, statistics too."""
+        """Return the level's own bank for every tensor, with statistics."""
         return f"level{level.number}"
 
     def prepare(self) -> None:
-        """Make the levels, and load what is distilled with: before a round, not after one."""
+        """Make the levels, and load the examples, so that errors come before a round."""
         super().prepare()
         self.unlabelled, self.validation  # noqa: B018
 
@@ -140,12 +141,12 @@ class FedDF(NestedStrategy):
 
     @cached_property
     def validation(self) -> Examples | None:
-        """The server's labelled examples, if it is to have any."""
+        """The server's labelled examples, or None without validation."""
         share = self.settings.validation
         return server_parts(self.federation.dataset, share)[0] if share else None
 
     def aggregator(self) -> Aggregator:
-        """Return what the config chooses; the replies that it takes wait on disk."""
+        """Return the config's aggregator; the replies that it accepts wait on disk."""
         replies = self._replies = Spool()
         return self.federation.aggregation.make(lambda inner: Kept(inner, replies))
 
@@ -171,9 +172,9 @@ class FedDF(NestedStrategy):
         return after
 
     def _ensemble(self, replies: Spool) -> Ensemble:
-        """Return what the teachers answer, summed in the order of their numbers.
+        """Return the sum of the teachers' answers, in order of client number.
 
-        One whose answers are no numbers would make all targets such, and is left out.
+        A teacher with a non-finite answer is left out: it would make all targets non-finite.
         """
         federation, data = self.federation, self.unlabelled
         distillation = self.settings.distillation
@@ -190,7 +191,7 @@ class FedDF(NestedStrategy):
         return ensemble
 
     def _is_below_chance(self, teacher: SlicedNetwork) -> bool:
-        """Return whether a teacher is to be judged, and worse than guessing."""
+        """Return whether a teacher is judged, and is worse than guessing."""
         if not self.settings.drop_below_chance or self.validation is None:
             return False
         chance = 1 / self.federation.task.num_classes
@@ -199,9 +200,9 @@ class FedDF(NestedStrategy):
     def _distilled(
         self, level: Level, mean: State, targets: Targets
     ) -> tuple[State, dict[str, Any]]:
-        """Return a level's tensors under their names in the global state, and what was done.
+        """Return a level's tensors under their names in the global state, with a report.
 
-        A student whose weights are no numbers in the end stays the mean.
+        A student that ends with non-finite weights is dropped: the level keeps the mean.
         """
         began, federation, settings = time.monotonic(), self.federation, self.settings.distillation
         where = self.submodels.at(level).map
@@ -227,5 +228,5 @@ class FedDF(NestedStrategy):
         return {} if diverged else state, {**told, "seconds": time.monotonic() - began}
 
     def _watch(self, what: str, of: int, before: int = 0) -> Callable[[int], None]:
-        """Return what tells how far the server is."""
+        """Return a function that reports the server's progress."""
         return lambda done: self.observer.working(self.round, what, before + done, of)

@@ -1,6 +1,7 @@
-"""Keeps the replies that another aggregator folds, on disk, for a server step that runs them.
+"""Keeps accepted replies on disk, for a server step that runs their networks.
 
-Bounds stand outside: what they refuse is not kept, and what they shorten is kept shortened.
+Bounds wrap this class: replies that they refuse are not kept, and shortened ones are kept
+shortened.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from strategies.aggregation.update import Update
 
 
 class Kept:
-    """Hands updates on, and keeps those that are taken."""
+    """Passes updates on, and keeps the accepted ones."""
 
     def __init__(self, inner: Inner, replies: Spool) -> None:
         self.inner, self.replies = inner, replies
 
     def check(self, update: Update) -> None:
-        """Raise `RefusedUpdateError` for what the inner one refuses."""
+        """Raise `RefusedUpdateError` for an update that the inner aggregator refuses."""
         self.inner.check(update)
 
     def add(self, update: Update) -> None:
@@ -29,5 +30,5 @@ class Kept:
         self.replies.add(update)
 
     def result(self, previous: State) -> dict[str, Tensor]:
-        """Return what the inner one makes of the updates."""
+        """Return the inner aggregator's result for the updates."""
         return self.inner.result(previous)

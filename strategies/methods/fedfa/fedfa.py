@@ -3,8 +3,8 @@
 - Clients choose blocks (depth) and width of each stage, by ZiCo's score on their own data; the
   global model has the most of each (Algorithm 1, lines 1 to 3):
   `strategies/methods/choosing/choosing.py`.
-- Layer grafting (Algorithm 2): copies of a stage's last block stand in for those that a client
-  lacks, so that no part of the global model is trained by few clients only.
+- Layer grafting (Algorithm 2): missing blocks are filled with copies of the client's last block of
+  that stage, so that no part of the global model is trained by few clients only.
 - Scalable aggregation (Algorithm 1, lines 12 to 22): layers are brought to one scale by the norms
   of their weights without outliers: `strategies/methods/fedfa/scaled_by_norm.py`.
 - A client gets the first blocks and channels of the global model (Algorithm 3).
@@ -31,26 +31,26 @@ from strategies.methods.fedfa.scaled_by_norm import LayerNorm95, Reading, Scale,
 from strategies.nodes.enrolment import Client
 
 Graft = tuple[SliceMap, Mapping[str, str]]
-"""Where the tensors of a grafted architecture lie, and which of its own each is."""
+"""The map of a grafted architecture, and the source of each of its tensors in the client's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedFASettings(ChoiceSettings):
-    """FedFA's settings; `flexible` makes its three variants."""
+    """FedFA's settings; `flexible` selects one of its three variants."""
 
     name: str = "fedfa"
     norm: str | None = "bn-static"
     graft: bool = True
-    """Whether copies of a stage's last block stand in for those that a client lacks."""
+    """Fill missing blocks with copies of the client's last block of that stage."""
     percentile: float = 95.0
-    """Up to which weights are no outliers."""
+    """Percentile up to which weights are not outliers."""
     reading: Reading = "magnitude"
-    """Of the percentile: of magnitudes | signed | central."""
+    """Order of the percentile: by magnitude | signed | central."""
     scale: Scale = "norm"
-    """What layers of all clients are brought to: the mean norm | rms | none."""
+    """Scale that the layers of all clients are brought to: the mean norm | rms | none."""
     least_norm: float = 1e-3
-    """Share of the norm that a layer was sent with, below which an update is refused: one that is
-    nearly 0 would be scaled up without a limit."""
+    """Smallest norm of a layer, as a share of the norm it was sent with; an update below it is
+    refused. Scaling up a layer of nearly 0 would have no limit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,22 +77,22 @@ class FedFA(ChoosingStrategy):
     settings: FedFASettings
 
     def arranged(self, choices: Mapping[int, Slice]) -> list[Slice]:
-        """Return what was chosen, and the global model behind it: the most of everything."""
+        """Return the chosen architectures, and their union, the global model, as the last."""
         chosen = super().arranged(choices)
         largest = union(chosen)
         return [*(each for each in chosen if each != largest), largest]
 
     def trained_with(self, level: Level) -> Collection[Level]:
-        """Return the levels that a client trains: through grafting, the global model too."""
+        """Return the levels trained with a level: through grafting, the global model too."""
         if not self.settings.graft:
             return [level]
         return {level.number: level, len(self.levels): self.levels[-1]}.values()
 
     def gathered_by(self, client: Client) -> Collection[Cut]:
-        """Return what a client gathers statistics of: its own level.
+        """Return the cuts whose statistics a client gathers: those of its own level.
 
-        A global model that nobody has chosen is everyone's, but of devices that say what they
-        afford: of these it is left to those who hold the next largest.
+        If no client has chosen the global model, all clients gather for it, too. Among devices that
+        state their own budget only those of the largest chosen level do.
         """
         own, last = self.level_of(client), self.levels[-1]
         chosen = {self.level_of(each).number for each in self.clients.values()}
@@ -102,7 +102,7 @@ class FedFA(ChoosingStrategy):
         ]
 
     def aggregator(self) -> Aggregator:
-        """Return what the config chooses; what it averages is grafted and brought to one scale."""
+        """Return the config's aggregator; it averages grafted layers of one scale."""
         settings, start = self.settings, self.state
         norm = LayerNorm95(settings.percentile, settings.reading, settings.scale)
 
@@ -121,11 +121,11 @@ class FedFA(ChoosingStrategy):
 
     @cached_property
     def _grafts(self) -> dict[Slice, Graft]:
-        """Each level's graft, by its slice."""
+        """Each level's graft, by slice."""
         return {level.slice: self._graft(level) for level in self.levels}
 
     def _graft(self, own: Level) -> Graft:
-        """Return where an architecture's tensors lie once it is grafted, and which they are."""
+        """Return the map of a level's grafted architecture, and the source of each tensor."""
         task, wanted = self.federation.task, self.levels[-1].slice.blocks
         deep = replace(own, slice=replace(own.slice, blocks=wanted))
         held, places = self.submodels.at(own).map.regions, self.submodels.at(deep).map.regions
@@ -135,9 +135,10 @@ class FedFA(ChoosingStrategy):
         return SliceMap({name: places[name] for name in sources | banked}), sources | banked
 
 
+# Cached, since NestedMean counts the weights of updates that share a map in one go.
 @lru_cache(maxsize=256)
 def _part_of(where: SliceMap, names: frozenset[str]) -> SliceMap:
-    """Return a map of some tensors alone: statistics are folded without the rest."""
+    """Return a map of some tensors alone: clients may report statistics without the rest."""
     if len(names) == len(where.regions):
         return where
     return SliceMap({name: region for name, region in where.regions.items() if name in names})

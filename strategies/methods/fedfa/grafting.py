@@ -1,4 +1,4 @@
-"""Layer grafting (FedFA, Algorithm 2): copies of a stage's last block for those that it lacks."""
+"""Layer grafting (FedFA, Algorithm 2): fills missing blocks with copies of a stage's last block."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from strategies.levels.patterns import Kept
 
 
 def grafted(tensors: Iterable[str], own: Kept, wanted: Kept, blocks: str) -> dict[str, str]:
-    """Return the tensors of a grafted network, by name, and which of the network's own each is.
+    """Return the names of a grafted network's tensors, with their sources in the client's own.
 
-    It has the blocks `own` of each stage, the first ones, and gets those `wanted`. `blocks` is what
-    the names of a block's tensors begin with, of a stage counted from 1.
+    The client holds the first blocks `own` of each stage, and gets the blocks `wanted`. `blocks` is
+    the prefix of a block's tensor names, with stages counted from 1.
     """
     found = {name: name for name in tensors}
     for stage, (held, all_of_it) in enumerate(zip(own, wanted, strict=True), 1):
@@ -29,7 +29,7 @@ def grafted(tensors: Iterable[str], own: Kept, wanted: Kept, blocks: str) -> dic
 
 
 class Grafted:
-    """Hands updates on with the blocks that their architecture lacks."""
+    """Adds the missing blocks to updates before they are averaged."""
 
     def __init__(self, inner: Inner, graft: Callable[[Update], Update]) -> None:
         self.inner, self.graft = inner, graft
@@ -45,5 +45,5 @@ class Grafted:
         self.inner.add(self.graft(update))
 
     def result(self, previous: State) -> dict[str, Tensor]:
-        """Return what the inner one makes of the grafted updates."""
+        """Return the inner aggregator's result for the grafted updates."""
         return self.inner.result(previous)

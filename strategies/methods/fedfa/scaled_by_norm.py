@@ -1,8 +1,8 @@
-"""FedFA's scalable aggregation (Algorithm 1): layers of all clients are brought to one scale.
+"""FedFA's scalable aggregation (Algorithm 1): the layers of all clients are brought to one scale.
 
 A layer of client c is multiplied by alpha = (mean of all clients' norms) / (c's norm), where a norm
-is that of the weights without the outliers. The mean is the same for all, so replies are divided by
-their own norms as they come, and what they come to is multiplied by the mean at the end: one pass.
+is that of the weights without outliers. The mean is the same for all clients, so each reply is
+divided by its own norm on arrival, and the result is multiplied by the mean at the end: one pass.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from strategies.aggregation.norm_bounds import Inner
 from strategies.aggregation.spool import Spool
 from strategies.aggregation.update import RefusedUpdateError, Update
 
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 Reading = Literal["magnitude", "signed", "central"]
-"""Which weights are no outliers: those whose magnitude is up to the percentile, those that are up
-to it with their sign, or those of the middle share."""
+"""Weights that are not outliers: magnitudes up to the percentile, signed values up to the
+percentile, or the central share."""
 Scale = Literal["norm", "rms", "none"]
-"""What is made equal: a layer's L2 norm (the paper's), its root mean square, or nothing."""
+"""Measure that is made equal: a layer's L2 norm (the paper's), its root mean square, or none."""
 
 
 @dataclass(frozen=True)
 class LayerNorm95:
-    """The norm of a layer's weights without its outliers."""
+    """The norm of a layer's weights without outliers."""
 
     percentile: float = 95.0
     reading: Reading = "magnitude"
@@ -61,23 +61,23 @@ class LayerNorm95:
 
 
 class ScaledByNorm:
-    """Brings each update's layers to one scale before another aggregator folds them.
+    """Brings each update's layers to one scale before an inner aggregator averages them.
 
-    Biases and norms (one axis) are taken as they are, and so is a layer without a norm. Entries
-    that nobody held keep their value.
+    Biases and norm layers (one axis) are not scaled, nor is a layer whose norm is 0. Entries that
+    no client held keep their value.
     """
 
     def __init__(self, inner: Inner, start: State, norm: LayerNorm95, least: float = 0.0) -> None:
-        """Scale by `norm`; a layer below `least` of the norm it was sent with is refused."""
+        """Scale by `norm`; refuse a layer below a share `least` of the norm it was sent with."""
         self.inner, self.norm, self.least = inner, norm, least
         self._start = start
         self._units: dict[str, float] = {}
-        """What layers are scaled to while they are summed: about as large as they are, so that no
+        """Norm to which each layer is scaled while it is summed: about its own, so that no
         precision is lost."""
         self._norms: dict[str, list[float]] = defaultdict(list)
         self._sent_norms: dict[tuple[str, tuple[int, ...]], float] = {}
         self._as_they_are = Spool()
-        """Updates of layers without a norm, whose scale is known at the end alone: on disk."""
+        """Updates of layers whose norm is 0, on disk: their scale is known at the end only."""
 
     def check(self, update: Update) -> None:
         """Raise `RefusedUpdateError` where `add` would, and change nothing."""
@@ -107,8 +107,9 @@ class ScaledByNorm:
             }
             try:
                 self.inner.add(replace(update, state=for_one))
-            except RefusedUpdateError as refusal:  # too late to tell its client apart
+            except RefusedUpdateError as refusal:  # too late to refuse the client's reply
                 log.warning("layers of client %s are left out: %s", update.client, refusal)
+        # NaN marks entries that no client held: scaling would change a previous value.
         nobodys = {
             source: torch.full_like(previous[source], math.nan)
             for source, mean in means.items()
@@ -121,7 +122,7 @@ class ScaledByNorm:
         return found
 
     def _scaled(self, update: Update, norms: Mapping[str, float]) -> Update:
-        """Return an update over its own norms, without the layers that have none."""
+        """Return an update divided by its own norms, without the layers whose norm is 0."""
         state = {
             name: _times(tensor, self._unit(update.map, name) / norms[name])
             if norms.get(name)
@@ -132,12 +133,13 @@ class ScaledByNorm:
         return _without(replace(update, state=state), flat)
 
     def _norms_of(self, update: Update) -> dict[str, float]:
-        """Return the norms of an update's layers; grafted blocks are the same tensors."""
+        """Return the norms of an update's layers."""
         layers = {
             name: tensor
             for name, tensor in update.state.items()
             if tensor.ndim > 1 and tensor.is_floating_point() and self.norm.scale != "none"
         }
+        # Grafted blocks share their tensors with the originals: each norm is computed once.
         distinct = {id(tensor): tensor for tensor in layers.values()}
         norms = {key: self.norm.of(tensor) for key, tensor in distinct.items()}
         found = {name: norms[id(tensor)] for name, tensor in layers.items()}

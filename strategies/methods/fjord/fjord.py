@@ -1,13 +1,13 @@
 """FjORD (Horvath et al.: "FjORD: Fair and Accurate Federated Learning", NeurIPS 2021).
 
-- Ordered dropout: a client draws a width for every batch, of those up to the largest that it
-  affords, and trains the first channels alone. They so become the most important ones.
-- The drawn network runs on parts of the client's weights, in place (`narrow_network.py`).
-  What lies outside does not move: not by momentum or weight decay either.
-- Batch norms have statistics of each width, and one affine pair of which a width uses the first
-  part. The server averages statistics of a width over the clients that train it.
-- With distillation the largest width learns from the labels in every batch, and the drawn one from
-  what the largest answers.
+- Ordered dropout: a client draws a width for every batch, up to the largest that it affords, and
+  trains only the first channels. These so become the most important ones.
+- The drawn network runs on parts of the client's weights, in place (`narrow_network.py`). The rest
+  of the weights does not move, not even by momentum or weight decay.
+- Batch norms have statistics for each width, and one affine pair of which a width uses the first
+  part. The server averages the statistics of a width over the clients that train it.
+- With distillation the largest width learns from the labels in every batch, and the drawn width
+  from the largest one's answers.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from training.devices import PlacedNetwork, Placement
 from training.local_training import LocalTraining
 
 WIDTHS = 2**31
-"""Tells the draws of widths from those of the examples' order, which go by the same seed."""
+"""Separates the random stream for widths from the one for the examples' order, of the same seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FjORDSettings(PlannedSettings):
-    """FjORD's settings: `widths`, of which the paper's are 0.2 to 1 in fifths."""
+    """FjORD's settings: `widths`; the paper's are 0.2 to 1 in fifths."""
 
     name: str = "fjord"
     rounding: Rounding = "ceil"
     norm: str | None = "bn-running"
     widths: tuple[float, ...] | None = (0.2, 0.4, 0.6, 0.8, 1.0)
     distillation: bool = False
-    """Whether the drawn width learns from what the largest one answers."""
+    """Let the drawn width learn from the answers of the largest one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,7 +60,7 @@ class FjORDSettings(PlannedSettings):
         """Raise where a step cannot move the drawn part alone."""
         super().check(federation)
         if self.widths == (1.0,) or self.distillation:
-            return  # every step moves all
+            return  # every step moves all weights
         if federation.train.optimizer != "sgd":
             raise ValueError(
                 f"train.optimizer is {federation.train.optimizer}, which moves what a batch's "
@@ -79,7 +79,7 @@ class FjORDSettings(PlannedSettings):
 
 
 class FjORDTraining(LocalTraining):
-    """The client half: a width for every batch."""
+    """The client half: draws a width for every batch."""
 
     settings: FjORDSettings
 
@@ -92,7 +92,7 @@ class FjORDTraining(LocalTraining):
         self.chance = torch.Generator().manual_seed(WIDTHS + self.work.seed)
 
     def moved(self, network: SlicedNetwork) -> Sequence[Tensor]:
-        """Return the parameters and, where these have gradients of their own, parts of them."""
+        """Return the parameters, with their parts where these have gradients of their own."""
         whole = super().moved(network)
         if self.settings.distillation:
             return whole
@@ -101,6 +101,7 @@ class FjORDTraining(LocalTraining):
     def loss(self, network: PlacedNetwork, inputs: Tensor, labels: Tensor) -> Tensor:
         """Return the cross-entropy of the drawn width; with distillation see `distilled`."""
         drawn = int(torch.randint(len(self.narrower) + 1, (), generator=self.chance))
+        # The client's own width, which is the last choice.
         if drawn == len(self.narrower):
             return super().loss(network, inputs, labels)
         narrow, logits = self.narrower[drawn], self.places[drawn].logits
@@ -111,20 +112,20 @@ class FjORDTraining(LocalTraining):
 
 
 def distilled(teacher: Tensor, student: Tensor, labels: Tensor) -> Tensor:
-    """Return what the largest width learns from the labels, and a narrower one from its answers."""
+    """Return the loss of the largest width on the labels, and of a narrower one on its answers."""
     answers = teacher.detach().softmax(1)
     return F.cross_entropy(teacher, labels) + F.cross_entropy(student, answers)
 
 
 class FjORD(NestedStrategy):
-    """The server half: a client's slice is also all narrower ones."""
+    """The server half: a client's slice also contains all narrower ones."""
 
     Settings = FjORDSettings
     Training = FjORDTraining
     settings: FjORDSettings
 
     def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
-        """Return each client with its level, and the statistics of all narrower ones."""
+        """Return each client with its level, and with the statistics of all narrower levels."""
         return [
             replace(
                 each,
@@ -135,13 +136,13 @@ class FjORD(NestedStrategy):
         ]
 
     def bank(self, name: str, level: Level) -> str | None:
-        """Return the bank of the level that statistics are of: the own, or a narrower one's."""
+        """Return the bank of statistics: that of the level itself, or of a narrower one."""
         if not is_running_statistic(name):
             return None
         return f"level{nested_width(name) or level.number}"
 
     def trained_with(self, level: Level) -> Sequence[Level]:
-        """Return a level and all narrower ones, which its clients draw, too."""
+        """Return a level and all narrower ones: its clients draw them, too."""
         return self.levels[: level.number]
 
     def _macs(self, level: Level) -> int:

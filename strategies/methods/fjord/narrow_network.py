@@ -1,4 +1,4 @@
-"""A narrower network on parts of a wider one's weights, which it trains in place (FjORD)."""
+"""A narrower network that trains parts of a wider one's weights in place (FjORD)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from models.task import Task
 
 @dataclass(frozen=True, eq=False)
 class NarrowNetwork:
-    """A network of a nested width, whose tensors are parts of the wider one's, not copies."""
+    """A network of a nested width; its tensors are views of the wider network's, not copies."""
 
     module: nn.Module
-    """Of that width, without memory of its own."""
+    """The network of that width, without memory of its own."""
     buffers: Mapping[str, Tensor]
-    """The wider network's statistics of this width, and what no state holds."""
+    """The wider network's statistics of this width, and buffers that no state holds."""
     regions: Mapping[str, Region]
     parameters: Mapping[str, nn.Parameter]
-    """The wider network's."""
+    """The parameters of the wider network."""
 
     @classmethod
     def of(cls, net: nn.Module, task: Task, slice: Slice, number: int) -> NarrowNetwork:
@@ -44,18 +44,18 @@ class NarrowNetwork:
 
     @cached_property
     def leaves(self) -> Mapping[str, Tensor]:
-        """Parts of the parameters with gradients of their own: what lies outside has none."""
+        """Views of the parameters with their own gradients: the rest of the weights gets none."""
         return {
             name: region.view_of(self.parameters[name].detach()).requires_grad_()
             for name, region in self.regions.items()
         }
 
     def __call__(self, inputs: Tensor) -> list[Tensor]:
-        """Return the logits; gradients are of `leaves`."""
+        """Return the logits; gradients go to `leaves`."""
         return self._run(self.leaves, inputs)
 
     def within(self, inputs: Tensor) -> list[Tensor]:
-        """Return the logits; gradients are of the wider network's parameters."""
+        """Return the logits; gradients go to the wider network's parameters."""
         parts = {
             name: region.view_of(self.parameters[name]) for name, region in self.regions.items()
         }
@@ -73,7 +73,7 @@ def _statistics_apart(name: str) -> str | None:
 
 
 def _buffers(module: nn.Module, state: State, number: int) -> dict[str, Tensor]:
-    """Return the buffers of a narrower network: its own statistics, all else the wider one's."""
+    """Return the buffers of a narrower network: its own statistics, others from the wider one."""
     found = {}
     for name in module.state_dict().keys() - dict(module.named_parameters()).keys():
         holder, _, tensor = name.rpartition(".")

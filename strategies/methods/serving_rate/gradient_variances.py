@@ -1,4 +1,4 @@
-"""How much the gradients of each exit's loss differ from batch to batch (CIS, Appendix C)."""
+"""Measures how each exit's gradients vary from batch to batch (CIS, Appendix C)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from training.devices import Placement, resident
 from training.fitting import chance_from
 
 FEWEST_BATCHES = 2
-"""That a variance takes."""
+"""Batches that a variance needs."""
 
 
 def gradient_variances(
@@ -41,10 +41,10 @@ def gradient_variances(
     seed: int,
     most: int | None = None,
 ) -> list[float]:
-    """Return for each exit the variance of its gradient's entries over batches, on average.
+    """Return for each exit the mean variance of its gradient's entries over batches.
 
-    It is of the gradient by all weights on the way to that exit, its head among them. An epoch of
-    whole batches counts, or so many of them at most; the network is as before.
+    The gradient is that of all weights up to the exit, with its head. It is measured over an epoch
+    of whole batches, or over `most` batches; the network stays unchanged.
     """
     batches = len(data) // settings.batch_size
     batches = batches if most is None else min(batches, most)
@@ -63,13 +63,14 @@ def gradient_variances(
 
     found = []
     for number in range(exits):
-        with chance_from(seed, place.device):  # of layers such as dropout
+        with chance_from(seed, place.device):  # for layers such as dropout
             found.append(_variance(net, drawn(), number))
     return found
 
 
 def _variance(net: SlicedNetwork, batches: Iterable[tuple[Tensor, Tensor]], number: int) -> float:
-    """Return the mean over entries of their variance: Welford's sums, a batch at a time."""
+    """Return the mean over entries of their variance."""
+    # Welford's sums, a batch at a time: gradients of one batch only are in memory.
     count, means, squares = 0, dict[str, Tensor](), dict[str, Tensor]()
     for inputs, labels in batches:
         count += 1
@@ -91,9 +92,9 @@ WHAT = "variances"
 
 
 def measured_variances(method: Method, grid: Grid, batches: int) -> tuple[list[float], AskTally]:
-    """Return each exit's variance: the median of the clients', so that no single one decides.
+    """Return each exit's variance, as the median of the clients', so that no single one decides.
 
-    With it comes who was asked, and who did not answer.
+    The second value counts the clients that were asked, and those that did not answer.
     """
     questions = [
         Assignment(
@@ -133,7 +134,7 @@ def _with_exits_below(method: Method, client: Client) -> Level:
 
 @dataclass(frozen=True)
 class Variances:
-    """A client's gradient variances, of the first exit first, and of how many examples they are."""
+    """A client's gradient variances, the first exit's first, and their number of examples."""
 
     examples: int
     exits: tuple[float, ...]
@@ -143,7 +144,7 @@ class Variances:
 
     @classmethod
     def read(cls, content: RecordDict, exits: int) -> Variances:
-        """Return a client's variances of so many exits, or raise ProtocolError."""
+        """Return a client's variances for this many exits, or raise ProtocolError."""
         with reading("a report"):
             check_names(content, (METRICS,), "the reply", "names")
             metrics = record_of(content, METRICS, MetricRecord)
@@ -158,4 +159,4 @@ class Variances:
 
 
 LEAST, MOST = 1e-30, 1e30
-"""Of a variance that can be told: weights go by its inverse."""
+"""Range of a variance that a client may report: weights are proportional to its inverse."""

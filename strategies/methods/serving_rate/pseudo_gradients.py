@@ -1,9 +1,9 @@
 """The server's step along clients' pseudo-gradients: Algorithm 1 of CIS, line 12.
 
-w + rate * sum of c (w_client - w), where c is an update's weight. Of the weighted mean m of those
-who held a tensor, that is w + rate * C (m - w), where C is the sum of their weights: so any
-aggregator that makes a mean can stand inside. Running statistics are no weights: they are the mean
-itself.
+The step is w + rate * sum of c (w_client - w), where c is an update's weight. With m the weighted
+mean over the clients that held a tensor, and C the sum of their weights, this is w + rate * C (m -
+w): so any aggregator that makes a mean can be the inner one. Running statistics are not weights:
+they are set to the mean itself.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from strategies.aggregation.update import Update
 
 
 class PseudoGradients:
-    """Stands around an aggregator that makes weighted means, and steps towards them."""
+    """Wraps an aggregator that makes weighted means, and steps towards them."""
 
     def __init__(self, inner: Inner, rate: float) -> None:
         self.inner, self.rate = inner, rate
         self._weights: dict[str, list[float]] = {}
-        """Of the updates that hold each tensor of the global state."""
+        """Weights of the updates that hold each tensor of the global state."""
 
     def check(self, update: Update) -> None:
-        """Raise `RefusedUpdateError` for what the inner one would refuse."""
+        """Raise `RefusedUpdateError` for an update that the inner aggregator would refuse."""
         self.inner.check(update)
 
     def add(self, update: Update) -> None:
@@ -36,7 +36,7 @@ class PseudoGradients:
             self._weights.setdefault(region.source, []).append(update.weight)
 
     def result(self, previous: State) -> dict[str, Tensor]:
-        """Return the state after the step; what nobody held stays as it was."""
+        """Return the state after the step; tensors that no client held stay unchanged."""
         mean = self.inner.result(previous)
         return {name: self._stepped(name, mean[name], old) for name, old in previous.items()}
 
@@ -44,5 +44,5 @@ class PseudoGradients:
         weights = self._weights.get(name)
         if weights is None or is_running_statistic(name) or not old.dtype.is_floating_point:
             return mean
-        length = self.rate * math.fsum(weights)  # which is the same in any order
+        length = self.rate * math.fsum(weights)  # the same in any order
         return old + length * (mean - old)

@@ -4,11 +4,11 @@ Nodes answer requests at their exit and pass the hard ones on (`inference/topolo
 exits will answer many requests and others few. Algorithm 1:
 
 - In a round each node trains one exit: its own, or with probability p an earlier one, by that
-  exit's loss alone. It gets and sends the network up to there, and nothing else.
-- The server adds up w_node - w, weighted by Lambda_e |S_i| / (|S_e| p_ie): what an exit counts, the
-  node's share of the data that the exit is trained on, and how rarely it is drawn for it. The
+  exit's loss alone. It gets and sends the network up to that exit, and nothing else.
+- The server adds up w_node - w, weighted by Lambda_e |S_i| / (|S_e| p_ie): the exit's weight, times
+  the node's share of the data that the exit is trained on, over the probability of the draw. The
   expectation over all draws is the step of all nodes and exits together.
-- Lambda is what the exits will serve, or another choice: `weights`.
+- Lambda is the serving rate of the exits, or another choice: `weights`.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from strategies.round import NestedStrategy
 from training.fitting import steps_of
 from training.local_training import LocalTraining
 
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 UNWEIGHTED = ("trimmed-mean", "median")
-"""Aggregators that count all updates alike."""
+"""Aggregators that ignore the weights of updates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,24 +64,27 @@ class ServingRateSettings(DepthSettings):
     norm: str | None = "bn-running"
     head: str | None = "pool"
     weights: Literal["serving", "equal", "flops", "balanced", "given"] = "serving"
-    """What each exit counts (Lambda): as it will serve | all alike | by its MACs | the mean of what
-    it will serve and of the inverse of its gradients' variance, which clients measure | `given`."""
+    """Weight of each exit (Lambda): its serving rate | equal | its MACs | `given` | balanced, the
+    mean of the serving rate and of the inverse variance of its gradients, which clients measure."""
     given: tuple[float, ...] | None = None
-    """What each exit counts, relative to the others."""
+    """Weight of each exit, relative to the others."""
     p: float = 0.0
-    """How often a node trains each of the exits before its own."""
+    """Probability with which a node trains each of the exits before its own, below 1."""
     probabilities: tuple[tuple[float, ...], ...] | None = None
-    """How often a node of each exit trains each exit up to it, in place of p: [[1],[0.2,0.8]]."""
+    """Probabilities with which a node of each exit trains each exit up to it, in place of p:
+    [[1],[0.2,0.8]]."""
     correction: Literal["inverse", "normalised"] = "inverse"
-    """How draws are made up for: by 1/p, so that the step is unbiased (Algorithm 1), or by sharing
-    out Lambda among those who train an exit in a round, so that no step is longer than theirs."""
+    """Correction for the draws: by 1/p, so that the step is unbiased (Algorithm 1), or by dividing
+    Lambda among the clients that train an exit in a round, so that no step is longer than
+    theirs."""
     server_lr: float = 1.0
     radius: float | None = None
-    """The largest norm that all weights together may have: the server projects on that ball."""
+    """Largest norm of all weights together: the server projects onto that ball. Default (None):
+    none."""
     variance_batches: int = 16
-    """Batches over which a client measures how much gradients vary, at most."""
+    """Most batches over which a client measures its gradients' variances, at least 2."""
     equal_steps: bool = True
-    """Whether nodes with few examples make as many steps in a round as those with most."""
+    """Let nodes with few examples make as many steps in a round as those with most."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,7 +112,7 @@ class ServingRateSettings(DepthSettings):
                 )
 
     def check(self, federation: Federation) -> None:
-        """Raise where there are no rates to go by, or an exit of the nodes has no level."""
+        """Raise where rates are missing, or an exit of the nodes has no level."""
         super().check(federation)
         fleet = federation.fleet
         if self.weights in ("serving", "balanced") and not fleet.nodes:
@@ -134,13 +137,13 @@ class ServingRateSettings(DepthSettings):
             )
 
     def drawn_exits(self, own: int) -> tuple[float, ...]:
-        """Return how often a node trains each exit, up to its own."""
+        """Return the probabilities with which a node trains each exit, up to its own."""
         if self.probabilities is not None:
             return self.probabilities[own - 1]
         return (*[self.p] * (own - 1), 1 - (own - 1) * self.p)
 
     def check_levels(self, levels: int, exits: int) -> None:
-        """Raise `ValueError` for settings, or nodes, of another number of exits."""
+        """Raise `ValueError` for settings, or nodes, with another number of exits."""
         if exits not in (0, levels):
             raise ValueError(f"{levels} levels, but the nodes have {exits} exits")
         for name in ("given", "probabilities"):
@@ -158,7 +161,7 @@ class ServingRateSettings(DepthSettings):
 
 
 class ServingRateTraining(LocalTraining):
-    """The client half: the cross-entropy of the exit that it is sent; measures variances, too."""
+    """The client half: cross-entropy of the exit it is sent; also measures gradient variances."""
 
     def answer(self, network: SlicedNetwork | None) -> RecordDict:
         """Return the variance of each exit's gradients over this client's training data."""
@@ -171,22 +174,22 @@ class ServingRateTraining(LocalTraining):
 
 
 class ServingRate(NestedStrategy):
-    """The server half: one exit for each node, and the weighted pseudo-gradients of all."""
+    """The server half: one exit for each node, and the weighted pseudo-gradients of all nodes."""
 
     Settings = ServingRateSettings
     Training = ServingRateTraining
     settings: ServingRateSettings
 
     exit_weights: tuple[float, ...] = ()
-    """What each exit counts (Lambda): shares of 1; unknown until clients have measured."""
+    """Weight of each exit (Lambda), adding up to 1; empty until clients have measured."""
     steps: int | None = None
-    """That every node makes in a round; None leaves it to the run's epochs."""
+    """Steps of every node in a round; None: by the run's epochs."""
     _variances_asked: AskTally | None = None
-    """What came of the question about variances, until the first round's line tells it."""
+    """Result of the question about variances, until the first round's line reports it."""
 
     @cached_property
     def members(self) -> dict[int, tuple[int, int]]:
-        """The examples and the exit of all who ever came, by number: they may be offline."""
+        """Examples and exit of every client that has enrolled, by number: it may be offline now."""
         return {}
 
     def plan(self) -> list[Level]:
@@ -196,13 +199,13 @@ class ServingRate(NestedStrategy):
         return levels
 
     def bank(self, name: str, level: Level) -> str | None:
-        """Return no bank: of one width, running statistics are averaged."""
+        """Return no bank: with one width, running statistics are averaged."""
         return None
 
-    # --- who trains what -------------------------------------------------------------------------
+    # --- assignment ------------------------------------------------------------------------------
 
     def levels_of(self, client: Client) -> Mapping[Level, float]:
-        """Return the levels that a node is drawn for, with p of each."""
+        """Return the levels that a node may draw, with their probabilities."""
         own = self.level_of(client).number
         chances = zip(self.levels, self.settings.drawn_exits(own), strict=False)
         return {level: p for level, p in chances if p > 0}
@@ -212,6 +215,7 @@ class ServingRate(NestedStrategy):
         assigned = list(super().assign(round, clients))
         unbiased = self.settings.correction == "inverse"
         examples = self._trained_on() if unbiased else drawn_for(assigned)
+        # Sampling clients is part of the draw: the inverse corrects for it, too.
         participation = len(clients) / max(self.roster.available, len(clients))
         return [
             replace(
@@ -223,7 +227,7 @@ class ServingRate(NestedStrategy):
     def _importance(
         self, assigned: Assignment, examples: Mapping[int, int], participation: float
     ) -> float:
-        """Return Lambda_e |S_i| / (|S_e| p_ie), or that of the drawn nodes, without p."""
+        """Return Lambda_e |S_i| / (|S_e| p_ie); with correction=normalised without p."""
         client, level = assigned.client, assigned.cut.level
         probability = participation * self.levels_of(client)[level]
         share = client.profile.examples / examples[level.number]
@@ -231,7 +235,7 @@ class ServingRate(NestedStrategy):
         return self.exit_weights[level.number - 1] * share / by
 
     def _trained_on(self) -> Counter[int]:
-        """Return |S_e| of each exit: the examples of all who may train it, drawn or not."""
+        """Return |S_e| of each exit: the examples of all nodes that may train it, drawn or not."""
         for number, client in self.clients.items():
             self.members[number] = client.profile.examples, self.level_of(client).number
         found: Counter[int] = Counter()
@@ -242,27 +246,27 @@ class ServingRate(NestedStrategy):
 
     @property
     def local_train(self) -> TrainSettings:
-        """How nodes train: with `equal_steps` as many steps as the one with most examples."""
+        """Nodes' training settings; with `equal_steps` the steps of the node with most examples."""
         train = self.federation.local_train
         return train if self.steps is None else replace(train, steps=self.steps)
 
     # --- the step --------------------------------------------------------------------------------
 
     def aggregator(self) -> Aggregator:
-        """Return what adds up the weighted pseudo-gradients."""
+        """Return an aggregator that adds up the weighted pseudo-gradients."""
         rate = self.settings.server_lr
         return self.federation.aggregation.make(lambda inner: PseudoGradients(inner, rate))
 
     def server_step(self, state: State, previous: State) -> State:
-        """Return the state, projected on the ball of the radius, if there is one."""
+        """Return the state, projected onto the ball of the radius, if there is one."""
         if self._variances_asked is not None:
             self.tally.asked[WHAT], self._variances_asked = self._variances_asked, None
         return state if self.settings.radius is None else projected(state, self.settings.radius)
 
-    # --- what exits count ------------------------------------------------------------------------
+    # --- weights of the exits --------------------------------------------------------------------
 
     def ask(self, grid: Grid, clients: Sequence[Client]) -> Mapping[int, str]:
-        """Find the weights of the exits, and the steps, when the first clients have come."""
+        """Set the weights of the exits, and the steps, when the first clients have enrolled."""
         if not self.exit_weights:
             self.prepare()
             self.exit_weights = normalised(self._raw_weights(grid))
@@ -293,7 +297,7 @@ class ServingRate(NestedStrategy):
     # --- state -----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all that a round depends on, what exits count too."""
+        """Return the state that rounds depend on, with the weights of the exits."""
         members = [(number, *facts) for number, facts in sorted(self.members.items())]
         own = {
             "exit_weights": torch.tensor(self.exit_weights, dtype=torch.float64),
@@ -303,7 +307,7 @@ class ServingRate(NestedStrategy):
         return super().state_dict() | own
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         super().load_state_dict(tensors)
         self.exit_weights = tuple(tensors["exit_weights"].tolist())
         self.steps = next(iter(tensors["steps"].tolist()), None)
@@ -312,7 +316,7 @@ class ServingRate(NestedStrategy):
 
 
 def drawn_for(assigned: Iterable[Assignment]) -> Counter[int]:
-    """Return the examples of those who train each exit in a round."""
+    """Return the examples of the clients that train each exit in a round."""
     found: Counter[int] = Counter()
     for each in assigned:
         found[each.level] += each.client.profile.examples
@@ -320,15 +324,15 @@ def drawn_for(assigned: Iterable[Assignment]) -> Counter[int]:
 
 
 def normalised(weights: Sequence[float]) -> tuple[float, ...]:
-    """Return the same weights as shares of 1."""
+    """Return the weights as shares of 1."""
     total = math.fsum(weights)
     return tuple(weight / total for weight in weights)
 
 
 def balanced(serving: Sequence[float], variances: Sequence[float]) -> tuple[float, ...]:
-    """Return the mean of what exits serve and of the inverse of their variances, both of 1.
+    """Return the mean of the serving rates and the inverse variances, both normalised to 1.
 
-    The first is without bias, the second has the least noise. The paper has no formula for it.
+    The serving rates have no bias, the inverse variances the least noise. The paper has no formula.
     """
     steady = normalised([1 / variance for variance in variances])
     return tuple((a + b) / 2 for a, b in zip(normalised(serving), steady, strict=True))
