@@ -23,6 +23,7 @@ from protocol.records import size as size_of
 from strategies.assignment import Assignment, in_turn
 from strategies.federation import Federation
 from strategies.fleet.coverage import describe, require_full_model
+from strategies.fleet.enrolment import Client
 from strategies.fleet.streaming import Key, Reply, Sent, received, sent, stream
 from strategies.method import Method
 from strategies.method_settings import MethodSettings
@@ -151,10 +152,10 @@ class NestedStrategy(Method, Strategy):
             self._record = arrays
         due = self.federation.evaluations_due(server_round)
         if due:
-            before, self.state = self.state, with_statistics(self, grid, self.tally)
+            before, self.state = self.state, self._with_statistics(grid)
             fresh = {k: v for k, v in self.state.items() if v is not before[k]}
             arrays.update(ArrayRecord(fresh))
-        questions = client_tests(self, due, config)
+        questions = client_tests(self, due, config, self.tally)
         return sent(asked(self, "evaluate", questions, self.tally), self._asked)
 
     def aggregate_evaluate(
@@ -204,7 +205,7 @@ class NestedStrategy(Method, Strategy):
         self.roster.require_online(round, len(available))
         sampled = [self.clients[number] for number in self.sample(round, available)]
         assigned = [
-            replace(each, personal=self.federation.tests_personally(each.client.number, round))
+            replace(each, personal=self._tests_personally(each.client, round))
             for each in in_turn(self.assign(round, sampled), config or {})
         ]
         self.tally = Tally(len(assigned), language=self.federation.task.tells_words)
@@ -247,11 +248,11 @@ class NestedStrategy(Method, Strategy):
         """Return the scores of this round: none, where no evaluation is due."""
         due, scores = self.federation.evaluations_due(round), dict[str, Any]()
         if due:
-            self.state = with_statistics(self, grid, self.tally)
+            self.state = self._with_statistics(grid)
         if "server" in due and self.evaluate is not None:
             scores = evaluate_submodels(self, self.evaluate)
-        if questions := client_tests(self, due, config):
-            answers = ask(self, "evaluate", questions, grid, self.tally)
+        if questions := client_tests(self, due, config, self.tally):
+            answers = ask(self, "evaluate", questions, grid, self.tally, self.observer)
             scores |= client_scores(self, answers, self.tally, scores.get("levels", {}))
         return scores
 
@@ -261,11 +262,17 @@ class NestedStrategy(Method, Strategy):
         The statistics that static norms need for it are not kept, so that it changes no bit.
         """
         began, state = time.monotonic(), self.state
-        self.state = with_statistics(self, grid, self.tally)
+        self.state = self._with_statistics(grid)
         scores = evaluate_submodels(self, self.evaluate) if self.evaluate else {}
         self.state = state
         asked = {key: value for key, value in self.tally.metrics().items() if key == "asked"}
         return {"round": 0, **asked, **scores, "seconds": time.monotonic() - began}
+
+    def _with_statistics(self, grid: Grid) -> State:
+        return with_statistics(self, grid, self.tally, self.observer)
+
+    def _tests_personally(self, client: Client, round: int) -> bool:
+        return client.profile.test > 0 and self.federation.tests_personally(client.number, round)
 
     def _means(self, scores: Mapping[str, Any]) -> MetricRecord | None:
         """Return the clients' own scores, if there are any."""

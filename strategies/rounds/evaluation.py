@@ -97,9 +97,12 @@ def _perplexity(task: Task, loss: float, score: str = "accuracy") -> dict[str, f
 
 
 def client_tests(
-    method: Method, due: Collection[Test], config: ConfigRecord | None
+    method: Method, due: Collection[Test], config: ConfigRecord | None, tally: Tally
 ) -> list[Question]:
-    """Return what the clients are asked to test, of what is due; an untrained level is not."""
+    """Return what the clients are asked to test, of what is due; an untrained level is not.
+
+    A client without examples in that part is counted in its place.
+    """
     told, lacks = dict(config or {}), method.coverage.lacks
     tests = [
         Question(client, cut, told=told, what=what)
@@ -112,7 +115,13 @@ def client_tests(
         for client in (method.roster.answering if "validation" in due else ())
         for cut in [method.cut_of(client, method.round)]
     ]
-    return tests + validations
+    able = []
+    for question in tests + validations:
+        if question.client.profile.of_part(question.part):
+            able.append(question)
+        else:
+            tally.asked[question.what].without += 1
+    return able
 
 
 def client_scores(
@@ -150,15 +159,19 @@ def client_scores(
         for level in sorted({level_of[client] for client in by_client}):
             own = fmean(score for client, score in by_client.items() if level_of[client] == level)
             means["levels"][str(level)] = {**means["levels"].get(str(level), {}), what: own}
+    validated = {level_of[n] for n, each in method.clients.items() if each.profile.validation}
     for what in means.keys() & {VALIDATION, perplexity_of(VALIDATION)}:
-        means[what] = _mean_of_levels(means["levels"], set(level_of.values()), what)
+        means[what] = _mean_of_levels(means["levels"], validated, what)
     return {name: value for name, value in means.items() if value is not None}
 
 
-def _mean_of_levels(levels: Mapping[str, Any], held: Collection[int], what: str) -> float | None:
-    """Return the mean validation score of the levels that clients hold; None if one lacks it.
+def _mean_of_levels(
+    levels: Mapping[str, Any], validated: Collection[int], what: str
+) -> float | None:
+    """Return the mean validation score of the levels that some client can validate.
 
-    Rounds are compared by it: one without its weakest level would look better than it is.
+    It is None if one of these has no score. Rounds are compared by it: one without its weakest
+    level would look better than it is.
     """
-    scores = [levels.get(str(level), {}).get(what) for level in sorted(held)]
+    scores = [levels.get(str(level), {}).get(what) for level in sorted(validated)]
     return None if None in scores else fmean(scores)

@@ -18,21 +18,27 @@ from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.levels.submodels import Submodel
 from strategies.method import Method
 from strategies.rounds.folding import check_examples
+from strategies.rounds.observer import Observer
 from strategies.rounds.questions import Answers, Question, ask
 from strategies.rounds.tally import AskTally, Tally
+from training.testing import FEWEST_FOR_STATISTICS
 
 
-def with_statistics(method: Method, grid: Grid, tally: Tally) -> State:
-    """Return the global state with fresh statistics, where the network has static norms."""
+def with_statistics(method: Method, grid: Grid, tally: Tally, observer: Observer) -> State:
+    """Return the global state with fresh statistics, where the network has static norms.
+
+    Clients with too few examples for statistics are not asked.
+    """
     full = method.federation.task.build(Slice(), device="meta")
     if not any(isinstance(module, StaticBatchNorm2d) for module in full.modules()):
         return method.state
     questions = [
         Question(client, cut, what="statistics")
         for client in method.roster.answering
+        if client.profile.examples >= FEWEST_FOR_STATISTICS
         for cut in method.gathered_by(client)
     ]
-    answers = ask(method, "query.statistics", questions, grid, tally)
+    answers = ask(method, "query.statistics", questions, grid, tally, observer)
     return _aggregated(answers, method, tally.asked["statistics"])
 
 

@@ -15,6 +15,7 @@ from strategies.assignment import Assignment
 from strategies.fleet.streaming import Reply, stream
 from strategies.method import Method
 from strategies.rounds.messages import messages
+from strategies.rounds.observer import Observer
 from strategies.rounds.tally import Tally
 
 
@@ -29,13 +30,36 @@ Answers = list[tuple[Question, RecordDict]]
 
 
 def ask(
-    method: Method, kind: str, questions: Sequence[Question], grid: Grid, tally: Tally
+    method: Method,
+    kind: str,
+    questions: Sequence[Question],
+    grid: Grid,
+    tally: Tally,
+    observer: Observer | None = None,
 ) -> Answers:
-    """Ask the clients; they have as much time as if they were sampled in so many rounds."""
+    """Ask the clients; they have as much time as if they were sampled in so many rounds.
+
+    The observer is told of each answer.
+    """
     federation = method.federation
     deadline = federation.deadline * math.ceil(len(questions) / federation.clients_per_round)
     outgoing = asked(method, kind, questions, tally)
-    return answers_in(stream(grid, outgoing, federation.in_flight, deadline), tally)
+    replies = stream(grid, outgoing, federation.in_flight, deadline)
+    if observer is None:
+        return answers_in(replies, tally)
+    what = "tests" if kind == "evaluate" else kind.removeprefix("query.")
+    return answers_in(_watched(replies, observer, method.round, what, len(questions)), tally)
+
+
+def _watched(
+    replies: Iterable[Reply[Question]], observer: Observer, round: int, what: str, of: int
+) -> Iterator[Reply[Question]]:
+    """Yield replies, and tell an observer how many have come."""
+    if of:
+        observer.answered(round, what, 0, of)
+    for done, reply in enumerate(replies, 1):
+        yield reply
+        observer.answered(round, what, done, of)
 
 
 def asked(

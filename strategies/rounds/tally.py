@@ -44,6 +44,8 @@ class AskTally:
     """What came of a question to all clients, such as a test, in a round."""
 
     asked: int = 0
+    without: int = 0
+    """Clients that have no example for it, and were not asked."""
     answered: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -56,6 +58,16 @@ class AskTally:
         """Count a client that did not answer."""
         self.failed[reason] += 1
         self.problems[client] = f"{reason} {detail}".strip()
+
+    def counts(self) -> dict[str, Any]:
+        """Return the counts as a round's record has them."""
+        counts = {
+            **vars(self),
+            "failed": dict(self.failed),
+            "refused": dict(self.refused),
+            "problems": _by_number(self.problems),
+        }
+        return counts if self.without else {k: v for k, v in counts.items() if k != "without"}
 
     def refuse(self, client: int, reason: str, detail: str) -> None:
         """Count an answer that cannot be used."""
@@ -142,15 +154,7 @@ class Tally:
             },
             "slices": {str(level): asdict(self.slices[level]) for level in sorted(self.slices)},
             "trained": {str(client): asdict(own) for client, own in sorted(self.trained.items())},
-            "asked": {
-                what: {
-                    **vars(tally),
-                    "failed": dict(tally.failed),
-                    "refused": dict(tally.refused),
-                    "problems": _by_number(tally.problems),
-                }
-                for what, tally in sorted(self.asked.items())
-            },
+            "asked": {what: tally.counts() for what, tally in sorted(self.asked.items())},
             "train": {"loss": self.mean_loss if self.accepted else None},
             **({"personal": found} if (found := self._personal()) else {}),
             **self.server,
