@@ -37,13 +37,18 @@ app = ClientApp()
 @app.query()
 def introduce(message: Message, context: Context) -> Message:
     """Say what this device is: its data, and what it affords."""
+    set_threads()
     work, node = asked(message, context), NodeConfig.read(context.node_config)
+    data, budget = own_data(work, context), own_budget(work, context)
     profile = Profile(
         partition=node.partition,
         partitions=node.partitions,
-        examples=len(own_data(work, context).train),
-        budget=own_budget(work, context),
+        examples=len(data.train),
+        budget=budget,
         device=str(choose_device(work.train.device)),
+        validation=len(data.validation),
+        test=len(data.test),
+        measured=budget is not None and node.budget is None,
     )
     return Message(RecordDict({"profile": profile.record()}), reply_to=message)
 

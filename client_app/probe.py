@@ -1,16 +1,36 @@
-"""What a device can afford, measured, for devices whose owner names no budget."""
+"""Measures what a device affords, for devices whose owner names no budget.
+
+The speed is measured so that other load on the device hardly changes it: beside busy processes,
+training in several threads may take a hundred times as long from one second to the next. So a
+training step is timed in one thread, by the processor time that it took. How much faster the
+threads of training are together is told by short products that fall between two turns of the
+scheduler. Of each the fastest of many counts. The speed is kept in a
+file of the cache (data/cache.py), so that a device says the same in the next run; the free memory
+is read anew each time.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
+import os
+import platform
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
+from filelock import FileLock
 
+from data.cache import cache_dir
 from models.slicing import Slice
 from models.task import Task
+from protocol.reading import MOST, ProtocolError, reading, within
 from protocol.train_settings import TrainSettings
-from training.devices import Placement, free_memory
+from training.devices import Placement, choose_device, free_memory, threads
 from training.shared_losses import cross_entropy
 
 REFERENCE_WIDTH = 0.25
@@ -22,6 +42,23 @@ SAMPLES_PER_SECOND = 50.0
 MEMORY_TO_USE = 0.5
 """The share of the free memory to train in: the rest is the data's and the device's owner's."""
 
+SHORTEST, LONGEST = 1.0, 10.0
+"""Seconds that a measurement takes at least, and after which it has enough of few rounds."""
+ROUNDS, FEW_ROUNDS = 12, 3
+"""Rounds of a measurement, each a training step and a burst of products in one and all threads."""
+BURST, PAUSE = 5, 0.02
+"""Products of a burst, and seconds of sleep before it: the scheduler lets a process that has slept
+go first, and OpenMP's threads, which wait busily for each other for some 10 ms, have given way."""
+PRODUCT = 256
+"""Rows and columns of these products' matrices: one takes less than a turn of the scheduler."""
+
+METHOD = 1
+"""Part of what a kept speed is found by: raise it when speed is measured in another way."""
+LONGEST_FILE = 10_000
+"""Bytes of a file that keeps a speed."""
+
+log = logging.getLogger("flwr")  # whose lines a SuperNode shows
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -29,34 +66,148 @@ class Probe:
 
     memory_bytes: int
     samples_per_second: float
-    """Training speed of the network at REFERENCE_WIDTH."""
+    """Training speed of the network at REFERENCE_WIDTH, in all threads of training."""
+    when: str = "measured now"
+    """Whether the speed is an earlier measurement's, and where it is kept."""
 
 
-def probe(task: Task, settings: TrainSettings, seconds: float = 1.0) -> Probe:
-    """Measure free memory, and for about `seconds` how fast a quarter of the width trains."""
+@dataclass
+class Times:
+    """Seconds that a measurement's parts took, in the order in which they were measured."""
+
+    batch: int
+    threads: int
+    steps: list[float] = field(default_factory=list)
+    """Training steps of a batch: in one thread on a CPU, else on the whole device."""
+    alone: list[float] = field(default_factory=list)
+    """Products in one thread."""
+    together: list[float] = field(default_factory=list)
+    """The same products in all threads."""
+
+    @property
+    def samples_per_second(self) -> float:
+        """The speed of training in all threads, of the fastest of each part."""
+        return self.batch / min(self.steps) * self.gain
+
+    @property
+    def gain(self) -> float:
+        """How much faster all threads are than one: 1 at least, and their number at most."""
+        if not self.together:
+            return 1.0
+        return min(max(1.0, min(self.alone) / min(self.together)), float(self.threads))
+
+
+def measure(task: Task, settings: TrainSettings, seconds: float = SHORTEST) -> Times:
+    """Measure how fast a quarter of the width trains here, in the threads that torch has now."""
     with torch.random.fork_rng(devices=[]):
         net = task.build(Slice(width=REFERENCE_WIDTH))
     place = Placement.of(settings, net)
-    memory = free_memory(place.device)
     net.to(place.device).train()
-    batch = max(2, settings.batch_size)
+    batch, on_cpu = max(2, settings.batch_size), place.device.type == "cpu"
     inputs = task.input(batch, place.device)
     labels = torch.zeros(batch * task.answers, dtype=torch.int64, device=place.device)
+    times = Times(batch, torch.get_num_threads())
+    matrix = torch.ones(PRODUCT, PRODUCT)
+    product = torch.empty_like(matrix)
 
-    def seconds_of_a_step() -> float:
-        started = time.perf_counter()
+    def step() -> None:
         loss = cross_entropy(place.logits(net, inputs), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         loss.item()  # on a GPU: wait until it is done
         net.zero_grad()
-        return time.perf_counter() - started
 
-    began = time.perf_counter()
-    seconds_of_a_step()  # not counted: the first step chooses kernels and allocates
-    steps = [seconds_of_a_step()]
-    while time.perf_counter() - began + steps[-1] < seconds:
-        steps.append(seconds_of_a_step())
-    return Probe(memory, batch / sorted(steps)[len(steps) // 2])
+    def burst(found: list[float]) -> None:
+        time.sleep(PAUSE)
+        found += [_seconds(lambda: torch.mm(matrix, matrix, out=product)) for _ in range(BURST)]
+
+    def measure_once() -> None:
+        # In one thread nothing waits for another, and processor time leaves out what others took.
+        with threads(1 if on_cpu else times.threads):
+            times.steps.append(_seconds(step, time.thread_time if on_cpu else time.perf_counter))
+        if on_cpu and times.threads > 1:
+            with threads(1):
+                burst(times.alone)
+            burst(times.together)
+
+    began = time.monotonic()
+    with threads(1 if on_cpu else times.threads):
+        step()  # not counted: the first step chooses kernels and allocates
+    while not _enough(len(times.steps), time.monotonic() - began, seconds):
+        measure_once()
+    return times
+
+
+def _enough(rounds: int, passed: float, seconds: float) -> bool:
+    return passed >= seconds and rounds >= (FEW_ROUNDS if passed >= LONGEST else ROUNDS)
+
+
+def _seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    started = clock()
+    work()
+    return clock() - started
+
+
+def probe(task: Task, settings: TrainSettings) -> Probe:
+    """Return the free memory and the speed of this device: measured now, or at an earlier time."""
+    device = choose_device(settings.device)
+    memory = free_memory(device)
+    key = _key(task, settings, device)
+    file = cache_dir() / f"speed-{hashlib.sha256(key.encode()).hexdigest()[:20]}.json"
+    with ExitStack() as stack:
+        with suppress(OSError):  # where nothing can be written, nothing is kept
+            file.parent.mkdir(parents=True, exist_ok=True)
+            # Other nodes of this machine wait, rather than measure beside this one.
+            stack.enter_context(FileLock(f"{file}.lock"))
+        speed, when = kept_speed(file, key), "measured earlier"
+        if speed is None:
+            speed, when = measure(task, settings).samples_per_second, "measured now"
+            keep_speed(file, key, speed)
+    return Probe(memory, speed, f"{when}, kept in {file}")
+
+
+def _key(task: Task, settings: TrainSettings, device: torch.device) -> str:
+    """Return all that a measured speed depends on."""
+    train = (settings.batch_size, settings.precision, settings.channels_last)
+    where = (device.type, _chip(device), torch.get_num_threads(), torch.__version__)
+    return repr((METHOD, task, train, where))
+
+
+def _chip(device: torch.device) -> str:
+    """Return the name of the processor that a device is."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.lower().startswith(("model name", "model\t", "hardware")):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def kept_speed(file: Path, key: str) -> float | None:
+    """Return the speed that a file keeps; None of a file that is not there, or is damaged."""
+    try:
+        with reading("a kept speed"):
+            if not file.is_file() or file.stat().st_size > LONGEST_FILE:
+                return None
+            kept = json.loads(file.read_text(encoding="utf-8"))
+            if kept["of"] != key:
+                return None
+            return within(kept["samples_per_second"], "samples_per_second", 1e-6, MOST)
+    except ProtocolError as error:
+        log.warning("%s is not used: %s", file, error)
+        return None
+
+
+def keep_speed(file: Path, key: str, speed: float) -> None:
+    """Keep a speed in a file, whole or not at all."""
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(json.dumps({"of": key, "samples_per_second": speed}))
+        os.replace(unfinished, file)
+    except OSError as error:
+        log.warning("the measured speed is not kept: %s", error)
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
 
 
 def budget(probe: Probe, memory_bytes: int, samples_per_second: float) -> float:
@@ -81,4 +232,11 @@ def measured_budget(task: Task, settings: TrainSettings) -> float:
     """Return the share of a task's full model that this device affords, by memory and speed."""
     measured = probe(task, settings)
     parameters = sum(p.numel() for p in task.build(Slice(), device="meta").parameters())
-    return budget(measured, BYTES_PER_PARAMETER * parameters, SAMPLES_PER_SECOND)
+    found = budget(measured, BYTES_PER_PARAMETER * parameters, SAMPLES_PER_SECOND)
+    log.info(
+        "budget %.3g: %.4g examples/s at width %g of %s in %d threads on %s (%s), %s memory free",
+        *(found, measured.samples_per_second, REFERENCE_WIDTH, task.model),
+        *(torch.get_num_threads(), choose_device(settings.device), measured.when),
+        f"{measured.memory_bytes / 1e9:.1f} GB",
+    )
+    return found

@@ -9,7 +9,7 @@ from pathlib import Path
 import plugins
 from protocol.reading import ProtocolError, shown
 
-VERSION = 5
+VERSION = 6
 """Version of the records; raise it when they change."""
 SHARED = ("client_app", "data", "models", "protocol", "strategies", "training")
 

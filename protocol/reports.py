@@ -28,6 +28,7 @@ from protocol.reading import (
     within,
 )
 from protocol.records import CHOICE, METRICS, PROFILE, record_of
+from protocol.work import Part
 
 MOST_CLIENTS = 10**6
 """Most clients of a data set."""
@@ -51,6 +52,12 @@ class Profile:
     budget: float | None
     """Share of the full model that it affords; None: by the fleet's config."""
     device: str
+    validation: int = 0
+    """Examples of its validation part; a client without one is not asked to test on it."""
+    test: int = 0
+    """Examples of its test part, likewise."""
+    measured: bool = False
+    """Whether the device has measured the budget, rather than its owner named it."""
     code: str = field(default_factory=code_hash)
     version: int = VERSION
 
@@ -59,11 +66,18 @@ class Profile:
             whole(self.partitions, "partitions", 1, MOST_CLIENTS)
         if self.partition is not None:
             whole(self.partition, "partition", 0, (self.partitions or MOST_CLIENTS) - 1)
-        whole(self.examples, "examples")
+        for part in ("examples", "validation", "test"):
+            whole(getattr(self, part), part)
         if self.budget is not None:
             within(self.budget, "budget", LEAST_BUDGET, MOST)
+        if type(self.measured) is not bool or (self.measured and self.budget is None):
+            raise ProtocolError(f"measured is {shown(self.measured)}: expected true of a budget")
         device = printable(text(self.device, "device", LONGEST_SHOWN))
         object.__setattr__(self, "device", device)
+
+    def of_part(self, part: Part) -> int:
+        """Return how many examples the client's validation or test part has."""
+        return self.validation if part == "validation" else self.test
 
     def record(self) -> ConfigRecord:
         return ConfigRecord({"json": json.dumps(asdict(self))})

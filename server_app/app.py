@@ -23,6 +23,7 @@ from server_app.config.composing import Config, compose_and_tell
 from server_app.config.overrides import with_absolute_paths
 from server_app.config.weights import read_weights
 from server_app.record import checkpoint
+from server_app.record.fleet_record import measured_budgets
 from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
@@ -89,6 +90,8 @@ def run(
                 make_report(record)
             raise
         summary = summarise(record.metrics(), recorder.best.metrics)
+        if recorder.fleet and (measured := measured_budgets(recorder.fleet)):
+            summary["measured_budgets"] = measured
         if config.report:
             summary["budgets"] = budgets_of(record.directory)
         record.finish(summary)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 from models import family
+from protocol.work import Part
 from strategies.federation import Federation, FederationError
 from strategies.levels.planning import Level
 from strategies.method_settings import MethodSettings
@@ -23,6 +24,9 @@ network was never trained as a whole, though larger levels train the weights it 
 
 MORE_NODES = "--federation-config 'num-supernodes={} client-resources-num-cpus=1'"
 """Options that give `flwr run` as many simulated clients as the fleet has; its own default is 2."""
+
+MOST_NAMED = 20
+"""Clients whose measured budgets are logged one by one."""
 
 log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
@@ -80,6 +84,20 @@ class Coverage:
         }
 
 
+def without_parts(federation: Federation, clients: Collection[Client]) -> dict[Part, int]:
+    """Return the number of clients that lack a part that the run tests on, by the part's name."""
+    tested: dict[Part, bool] = {
+        "test": federation.dataset.tests_locally,
+        "validation": federation.validates,
+    }
+    lacking: dict[Part, int] = {
+        part: sum(not client.profile.of_part(part) for client in clients)
+        for part, due in tested.items()
+        if due
+    }
+    return {part: count for part, count in lacking.items() if count}
+
+
 def describe(
     federation: Federation,
     settings: MethodSettings,
@@ -113,12 +131,28 @@ def describe(
         )
     devices = Counter(client.profile.device for client in clients)
     log.info("%s", ", ".join(f"{n} clients train on {kind}" for kind, n in devices.items()))
+    _describe_budgets(clients)
+    for part, count in without_parts(federation, clients).items():
+        log.warning(
+            "%d of %d clients have no %s part: they are not asked to test on it (dataset.%s is a "
+            "share of each client's examples, rounded down)",
+            *(count, len(clients), part, part),
+        )
     for number, lack in coverage.lacks.items():
         log.warning(
             "level %d is held by no client: it is marked %r, and left out of worst and mean",
             number,
             lack,
         )
+
+
+def _describe_budgets(clients: Collection[Client]) -> None:
+    """Log the budgets that devices have measured."""
+    measured = [client for client in clients if client.profile.measured]
+    told = [f"client {each.number}: {each.profile.budget:.3g}" for each in measured[:MOST_NAMED]]
+    more = [f"and {len(measured) - MOST_NAMED} more"] if len(measured) > MOST_NAMED else []
+    if measured:
+        log.info("budgets that devices have measured: %s", ", ".join([*told, *more]))
 
 
 def _describe_levels(federation: Federation, settings: MethodSettings, coverage: Coverage) -> None:

@@ -26,8 +26,10 @@ from strategies.assignment import Assignment
 from strategies.federation import FleetConfig, Test
 from strategies.levels.submodels import Submodel
 from strategies.method import Method
+from strategies.observer import Observer
 from strategies.replies import Answers, AskTally, Tally, ask, check_examples
 from training.perplexity import is_perplexity, perplexity, perplexity_of
+from training.testing import FEWEST_FOR_STATISTICS
 
 VALIDATION = "validation"
 """The test by which rounds are compared: a client's own level on its validation part."""
@@ -105,9 +107,12 @@ def _perplexity(task: Task, loss: float, score: str = "accuracy") -> dict[str, f
 
 
 def client_tests(
-    method: Method, due: Collection[Test], config: ConfigRecord | None
+    method: Method, due: Collection[Test], config: ConfigRecord | None, tally: Tally
 ) -> list[Assignment]:
-    """Return what the clients are asked to test, of what is due; an untrained level is not."""
+    """Return the tests that clients are asked for, of those that are due.
+
+    An untrained level is not tested. A client without examples for a test is counted instead.
+    """
     told, lacks = dict(config or {}), method.coverage.lacks
     tests = [
         Assignment(client, cut, told=told, what=what)
@@ -125,7 +130,13 @@ def client_tests(
         )
         for client in (method.roster.answering if "validation" in due else ())
     ]
-    return tests + validations
+    able = []
+    for question in tests + validations:
+        if question.client.profile.of_part(question.part):
+            able.append(question)
+        else:
+            tally.asked[question.what].without += 1
+    return able
 
 
 def client_scores(
@@ -163,17 +174,21 @@ def client_scores(
         for level in sorted({level_of[client] for client in by_client}):
             own = fmean(score for client, score in by_client.items() if level_of[client] == level)
             means["levels"][str(level)] = {**means["levels"].get(str(level), {}), what: own}
+    validated = {level_of[n] for n, each in method.clients.items() if each.profile.validation}
     for what in means.keys() & {VALIDATION, perplexity_of(VALIDATION)}:
-        means[what] = _mean_of_levels(means["levels"], set(level_of.values()), what)
+        means[what] = _mean_of_levels(means["levels"], validated, what)
     return {name: value for name, value in means.items() if value is not None}
 
 
-def _mean_of_levels(levels: Mapping[str, Any], held: Collection[int], what: str) -> float | None:
-    """Return the mean validation score of the levels that clients hold; None if one lacks it.
+def _mean_of_levels(
+    levels: Mapping[str, Any], validated: Collection[int], what: str
+) -> float | None:
+    """Return the mean validation score of the levels that some client can validate.
 
-    Rounds are compared by it: one without its weakest level would look better than it is.
+    It is None if one of these has no score. Rounds are compared by it: one without its weakest
+    level would look better than it is.
     """
-    scores = [levels.get(str(level), {}).get(what) for level in sorted(held)]
+    scores = [levels.get(str(level), {}).get(what) for level in sorted(validated)]
     return None if None in scores else fmean(scores)
 
 
@@ -222,16 +237,21 @@ def worst_tenths(line: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
     return {"worst_tenth": found} if found else {}
 
 
-def with_statistics(method: Method, grid: Grid, tally: Tally) -> State:
-    """Return the global state with fresh statistics, where the network has static norms."""
+def with_statistics(method: Method, grid: Grid, tally: Tally, observer: Observer) -> State:
+    """Return the global state with fresh statistics, where the network has static norms.
+
+    Training with static norms (HeteroFL) keeps no statistics, so clients gather them for a test.
+    Clients with too few examples for statistics are not asked.
+    """
     if not _has_static_norms(method.federation.task):
         return method.state
     questions = [
         Assignment(client, cut, what="statistics")
         for client in method.roster.answering
+        if client.profile.examples >= FEWEST_FOR_STATISTICS
         for cut in method.gathered_by(client)
     ]
-    answers = ask(method, "query.statistics", questions, grid, tally)
+    answers = ask(method, "query.statistics", questions, grid, tally, observer)
     return _aggregated(answers, method, tally.asked["statistics"])
 
 

@@ -196,10 +196,14 @@ class Method:
                 each,
                 train=each.train or federation.local_train,
                 macs=each.macs or cost(federation.task, each.cut.level.slice).macs,
-                personal=federation.tests_personally(each.client.number, round),
+                personal=self._tests_personally(each.client, round),
             )
             for each in in_turn(assigned, told or {})
         ]
+
+    def _tests_personally(self, client: Client, round: int) -> bool:
+        due = self.federation.tests_personally(client.number, round)
+        return due and client.profile.test > 0
 
     def messages(
         self, kind: str, assigned: Iterable[Assignment], round: int

@@ -18,6 +18,9 @@ class Observer:
     def replied(self, round: int, done: int, of: int) -> None:
         """Note that so many of a round's clients have answered."""
 
+    def answered(self, round: int, what: str, done: int, of: int) -> None:
+        """Note that so many questions besides training, such as tests, are answered."""
+
     def working(self, round: int, what: str, done: int, of: int) -> None:
         """Note how far the server is with work of its own after a round's replies."""
 
@@ -38,6 +41,10 @@ class Observers(Observer):
     def replied(self, round: int, done: int, of: int) -> None:
         for each in self._observers:
             each.replied(round, done, of)
+
+    def answered(self, round: int, what: str, done: int, of: int) -> None:
+        for each in self._observers:
+            each.answered(round, what, done, of)
 
     def working(self, round: int, what: str, done: int, of: int) -> None:
         for each in self._observers:

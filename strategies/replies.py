@@ -23,6 +23,7 @@ from strategies.levels.cost import TRAINING_PASSES
 from strategies.method import Method
 from strategies.nodes.enrolment import Client
 from strategies.nodes.exchange import Reply, stream
+from strategies.observer import Observer
 from training.fitting import passed
 from training.perplexity import perplexity
 
@@ -135,16 +136,36 @@ Answers = list[tuple[Assignment, RecordDict]]
 
 
 def ask(
-    method: Method, kind: str, questions: Sequence[Assignment], grid: Grid, tally: Tally
+    method: Method,
+    kind: str,
+    questions: Sequence[Assignment],
+    grid: Grid,
+    tally: Tally,
+    observer: Observer | None = None,
 ) -> Answers:
-    """Ask clients, and return their answers.
+    """Ask clients, and return their answers; the observer is told of each.
 
     The deadline is that of as many rounds as it takes to sample so many clients.
     """
     federation = method.federation
     deadline = federation.deadline * math.ceil(len(questions) / federation.clients_per_round)
     outgoing = asked(method, kind, questions, tally)
-    return answers_in(stream(grid, outgoing, federation.in_flight, deadline), tally)
+    replies = stream(grid, outgoing, federation.in_flight, deadline)
+    if observer is None:
+        return answers_in(replies, tally)
+    what = "tests" if kind == "evaluate" else kind.removeprefix("query.")
+    return answers_in(_watched(replies, observer, method.round, what, len(questions)), tally)
+
+
+def _watched(
+    replies: Iterable[Reply[Assignment]], observer: Observer, round: int, what: str, of: int
+) -> Iterator[Reply[Assignment]]:
+    """Yield replies, and tell an observer how many have come."""
+    if of:
+        observer.answered(round, what, 0, of)
+    for done, reply in enumerate(replies, 1):
+        yield reply
+        observer.answered(round, what, done, of)
 
 
 def asked(
@@ -235,6 +256,8 @@ class AskTally(Faults):
     """The counts of one question to the clients, such as a test, in a round."""
 
     asked: int = 0
+    without: int = 0
+    """Clients that have no example for it, and were not asked."""
     answered: int = 0
     down: int = 0
     up: int = 0
@@ -243,6 +266,7 @@ class AskTally(Faults):
         """Return the counts as a round's record has them."""
         return {
             "asked": self.asked,
+            **({"without": self.without} if self.without else {}),
             "answered": self.answered,
             **self.counts(),
             "down": self.down,

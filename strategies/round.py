@@ -156,10 +156,10 @@ class NestedStrategy(Method, Strategy):
             self._record = arrays
         due = self.federation.evaluations_due(server_round)
         if due:
-            before, self.state = self.state, with_statistics(self, grid, self.tally)
+            before, self.state = self.state, self._with_statistics(grid)
             fresh = {k: v for k, v in self.state.items() if v is not before[k]}
             arrays.update(ArrayRecord(fresh))
-        questions = client_tests(self, due, config)
+        questions = client_tests(self, due, config, self.tally)
         return sent(asked(self, "evaluate", questions, self.tally), self._asked)
 
     def aggregate_evaluate(
@@ -239,11 +239,11 @@ class NestedStrategy(Method, Strategy):
         """Return the scores of this round: none, where no evaluation is due."""
         due, scores = self.federation.evaluations_due(round), dict[str, Any]()
         if due:
-            self.state = with_statistics(self, grid, self.tally)
+            self.state = self._with_statistics(grid)
         if "server" in due and self.evaluate is not None:
             scores = evaluate_submodels(self, self.evaluate)
-        if questions := client_tests(self, due, config):
-            answers = ask(self, "evaluate", questions, grid, self.tally)
+        if questions := client_tests(self, due, config, self.tally):
+            answers = ask(self, "evaluate", questions, grid, self.tally, self.observer)
             scores |= client_scores(self, answers, self.tally, scores.get("levels", {}))
         return scores
 
@@ -253,11 +253,14 @@ class NestedStrategy(Method, Strategy):
         The statistics that static norms need for it are not kept, so that it changes no bit.
         """
         began, state = time.monotonic(), self.state
-        self.state = with_statistics(self, grid, self.tally)
+        self.state = self._with_statistics(grid)
         scores = evaluate_submodels(self, self.evaluate) if self.evaluate else {}
         self.state = state
         asked = {key: value for key, value in self.tally.metrics().items() if key == "asked"}
         return {"round": 0, **asked, **scores, "seconds": time.monotonic() - began}
+
+    def _with_statistics(self, grid: Grid) -> State:
+        return with_statistics(self, grid, self.tally, self.observer)
 
     def _means(self, scores: Mapping[str, Any]) -> MetricRecord | None:
         """Return the clients' own scores, if there are any."""

@@ -99,6 +99,10 @@ def _overruns_channels_last(module: nn.Module) -> bool:
     )
 
 
+CGROUP = Path("/sys/fs/cgroup")
+"""Where a container's limits are (cgroup v2)."""
+
+
 def choose_device(kind: DeviceKind) -> torch.device:
     """Return the device asked for; `auto` takes CUDA, then MPS, then the CPU."""
     offered = {
@@ -162,7 +166,7 @@ def _cores() -> int:
 def _cgroup(file: str) -> str:
     """Return the container's limit (cgroup v2), or an empty text outside of a container."""
     try:
-        return Path("/sys/fs/cgroup", file).read_text().strip()
+        return (CGROUP / file).read_text().strip()
     except OSError:
         return ""
 
@@ -176,8 +180,16 @@ def free_memory(device: torch.device) -> int:
     free = _free_system_memory()
     limit, used = _cgroup("memory.max"), _cgroup("memory.current")
     if limit.isdecimal() and used.isdecimal():
-        free = min(free, int(limit) - int(used))
+        free = min(free, int(limit) - int(used) + _cached_files())
     return max(0, free)
+
+
+def _cached_files() -> int:
+    """Return the bytes of files that a container's memory holds only until they are needed."""
+    for line in _cgroup("memory.stat").splitlines():
+        if line.startswith("inactive_file "):
+            return int(line.split()[1])
+    return 0
 
 
 def _free_system_memory() -> int:

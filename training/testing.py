@@ -23,6 +23,9 @@ LARGEST_BATCH = 256
 
 FEW_CLASSES = 1000
 
+FEWEST_FOR_STATISTICS = 2
+"""Examples: one alone has no variance."""
+
 Answers = Callable[[list[Tensor]], list[Tensor]]
 """Maps the logits of each exit to the answers that a test counts."""
 
@@ -138,8 +141,11 @@ def gather_statistics(
     """
     if not any(isinstance(module, StaticBatchNorm2d) for module in net.modules()):
         raise ValueError("the network has no static batch norm: build it with norm='bn-static'")
-    if len(data) < 2:
-        raise ValueError(f"{len(data)} examples are too few for statistics: expected at least 2")
+    if len(data) < FEWEST_FOR_STATISTICS:
+        raise ValueError(
+            f"{len(data)} examples are too few for statistics: expected at least "
+            f"{FEWEST_FOR_STATISTICS}"
+        )
     buffers = _frozen_over(net, data, settings).state_dict()
     statistics = {name: t.cpu() for name, t in buffers.items() if is_running_statistic(name)}
     return statistics, len(data)

@@ -13,21 +13,21 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from nestfl.watching.progress import Display, RunState, Work
-from server_app.record.round_line import accuracies_part, round_line, work_line
+from nestfl.watching.progress import Answers, Display, RunState, Work
+from server_app.record.round_line import accuracies_part, answers_line, round_line, work_line
 
 PACE = 10.0
-"""Seconds without a line after which one tells what the server does."""
+"""Seconds without a line after which one tells what the server does, or how far tests are."""
 
 
 class Lines:
-    """One line a round, and now and then one of long work, for a log file or a pipe."""
+    """One line a round, and now and then one of long work or tests, for a log file or a pipe."""
 
     def __init__(self, console: Console, pace: float = PACE) -> None:
         self._console, self._pace = console, pace
         self._warned = False
         self._told = time.monotonic()
-        self._work: Work | None = None
+        self._news: Work | Answers | None = None
 
     def update(self, state: RunState, finished: list[dict[str, Any]]) -> None:
         if (told := warnings_of(state)) and not self._warned:
@@ -37,14 +37,15 @@ class Lines:
             parts = (round_line(record, state.rounds), time_left(state))
             self._console.out(", ".join(filter(None, parts)), highlight=False)
             self._told = time.monotonic()
-        news = state.work if state.work != self._work else None
-        if news and time.monotonic() - self._told >= self._pace:
-            self._console.out(work_line(*news), highlight=False)
-            self._told, self._work = time.monotonic(), news
+        news = state.work or state.answers
+        if news and news != self._news and time.monotonic() - self._told >= self._pace:
+            told = work_line(*news) if isinstance(news, Work) else answers_line(*news)
+            self._console.out(told, highlight=False)
+            self._told, self._news = time.monotonic(), news
 
 
 class Bars:
-    """Bars of the rounds, of the current one's replies and of the server's work; last scores."""
+    """Bars of the rounds, of the current one's replies, its tests and the server's work; scores."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -56,6 +57,7 @@ class Bars:
         )
         self._rounds: TaskID = self._progress.add_task("rounds", total=None, note="starting Flower")
         self._replies: TaskID = self._progress.add_task("replies", total=None, note="")
+        self._tests: TaskID = self._progress.add_task("tests", total=None, note="", visible=False)
         self._work: TaskID = self._progress.add_task("server", total=None, note="", visible=False)
         self._found = Text()
         self._live = Live(Group(self._progress, self._found), console=console)
@@ -74,6 +76,14 @@ class Bars:
             )
         done, of = state.replies or (0, None)
         self._progress.update(self._replies, total=of, completed=done)
+        _, kind, answered, asked = state.answers or (0, "tests", 0, None)
+        self._progress.update(
+            self._tests,
+            description=kind,
+            total=asked,
+            completed=answered,
+            visible=state.answers is not None,
+        )
         _, what, step, steps, _ = state.work or (0, "", 0, None, None)
         self._progress.update(
             self._work, total=steps, completed=step, note=what, visible=state.work is not None
@@ -104,13 +114,21 @@ def display_on(console: Console, quiet: bool) -> Iterator[Display]:
 
 def warnings_of(state: RunState) -> str:
     """Return what the start of a run warns of, a line each."""
-    return "\n".join(filter(None, (lacks_line(state.lacks), attackers_line(state.attackers))))
+    lines = (lacks_line(state.lacks), attackers_line(state.attackers), without_line(state))
+    return "\n".join(filter(None, lines))
 
 
 def attackers_line(attackers: int) -> str:
     """Return a warning that clients attack the others; nothing where none does."""
     clients = "1 client attacks" if attackers == 1 else f"{attackers} clients attack"
     return f"Warning: {clients} the others (fleet.attack)" if attackers else ""
+
+
+def without_line(state: RunState) -> str:
+    """Return a warning that clients lack a part to test on; nothing where all have theirs."""
+    lacking = [f"{count} of {state.nodes} clients have no {part} part"
+               for part, count in state.without.items()]  # fmt: skip
+    return f"Warning: {', '.join(lacking)}; these are not asked to test on it" if lacking else ""
 
 
 def lacks_line(lacks: dict[str, str]) -> str:

@@ -65,6 +65,15 @@ class Work(NamedTuple):
     """The mean of the clients' that have trained in the round."""
 
 
+class Answers(NamedTuple):
+    """Questions to clients besides training, such as tests, in a round: answered, and asked."""
+
+    round: int
+    what: str
+    done: int
+    of: int
+
+
 @dataclass
 class RunState:
     """The state of a run, as its files tell it."""
@@ -74,6 +83,8 @@ class RunState:
     """The last round that has ended."""
     replies: tuple[int, int] | None = None
     """Replies that have come in the current round, and those expected."""
+    answers: Answers | None = None
+    """Answers to tests that have come in the current round."""
     work: Work | None = None
     """What the server does by itself after the replies."""
     loss: str = ""
@@ -94,6 +105,9 @@ class RunState:
     """The levels that nobody holds, and what that makes of them."""
     attackers: int = 0
     """Clients that attack the others."""
+    nodes: int = 0
+    without: dict[str, int] = field(default_factory=dict)
+    """Of the nodes, how many lack a part to test on, by the part's name."""
     reason: str | None = None
     """Why the run stopped before its end."""
     crashed: int = 0
@@ -106,9 +120,14 @@ class RunState:
                 self.rounds = rounds
                 self.lacks = dict(rest.get("lacks", {}))
                 self.attackers = int(rest.get("attackers") or 0)
+                self.nodes = int(rest.get("nodes") or 0)
+                self.without = dict(rest.get("without", {}))
                 self._ends = [now]
             case {"event": "reply", "done": int(done), "of": int(of)}:
-                self.replies, self.work = (done, of), None
+                self.replies, self.answers, self.work = (done, of), None, None
+            case {"event": "answer", "round": int(round), "what": str(what), **rest}:
+                self.answers = Answers(round, what, int(rest["done"]), int(rest["of"]))
+                self.work = None
             case {"event": "work", "round": int(round), "what": str(what), **rest}:
                 done, of = int(rest["done"]), int(rest["of"])
                 self.work = Work(round, what, done, of, rest.get("loss"))
@@ -139,7 +158,7 @@ class RunState:
     def _end_round(self, number: int, now: float) -> None:
         if number > self.round:  # the same round is told of by both files
             self.round = number
-            self.replies = self.work = None
+            self.replies = self.answers = self.work = None
             self._ends.append(now)
 
 

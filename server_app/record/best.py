@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +72,24 @@ class BestCheckpoint:
         if found.get(SCORE) is not None:
             self.consider(found, lambda: start.tensors)
 
+    def say_what_counts(self, held: AbstractSet[int], validated: AbstractSet[int]) -> None:
+        """Say by which levels rounds are compared, where some level has no validation examples."""
+        unknown = ", ".join(map(str, sorted(held - validated)))
+        if not validated:
+            log.warning(
+                "no client has validation examples: no best checkpoint is kept, only the newest; "
+                "dataset.validation is the share of each client's examples, rounded down"
+            )
+        elif unknown:
+            log.warning(
+                "no client of level %s has validation examples: rounds are compared by the other "
+                "levels alone, and the best checkpoint is chosen so",
+                unknown,
+            )
+
     def _say_what_lacks(self, metrics: Mapping[str, Any]) -> None:
         asked = metrics.get("asked", {}).get(SCORE)
-        if asked is not None and not self._warned:
+        if asked is not None and asked["asked"] and not self._warned:
             self._warned = True
             log.warning(
                 "no validation score after round %d, so it cannot be the best: %d of %d clients "

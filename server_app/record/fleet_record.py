@@ -61,6 +61,9 @@ class ClientFacts(TypedDict):
         float, FINITE
     ]  # the share of the full model that it affords, by its own word or its tier's
     device: str
+    validation: NotRequired[int]  # examples of its validation part; not told by older versions
+    test: NotRequired[int]
+    measured: NotRequired[bool]  # where the device has measured its budget
     name: NotRequired[str]  # where the data says who it is
     levels: NotRequired[list[int]]  # where it may be assigned several
     attacks: NotRequired[bool]  # where it is one of the run's attackers
@@ -145,6 +148,12 @@ def clients_of(method: Method) -> dict[str, ClientFacts]:
     return {
         str(number): _client(method, method.clients[number]) for number in sorted(method.clients)
     }
+
+
+def measured_budgets(fleet: FleetRecord) -> dict[str, float]:
+    """Return the budgets that devices have measured, by the client's number."""
+    clients = fleet["clients"].items()
+    return {number: client["budget"] for number, client in clients if client.get("measured")}
 
 
 def resumed(first: FleetRecord, again: FleetRecord, after: int) -> FleetRecord:
@@ -247,7 +256,11 @@ def _client(method: Method, client: Client) -> ClientFacts:
         "examples": client.profile.examples,
         "budget": budget_of(client, method.federation.fleet),
         "device": client.profile.device,
+        "validation": client.profile.validation,
+        "test": client.profile.test,
     }
+    if client.profile.measured:
+        facts["measured"] = True
     if (name := _name(method.federation.dataset, client)) is not None:
         facts["name"] = name
     if len(levels) > 1:

@@ -134,6 +134,7 @@ class AskCounts(Traffic, total=False):
     """How clients answered a question of the server's, such as for a test."""
 
     asked: int
+    without: int  # clients that have no example for it and were not asked, where there are any
     answered: int
     refused: dict[str, int]  # by reason
     failed: dict[str, int]  # by reason

@@ -23,9 +23,9 @@ from server_app.record.fleet_record import (
     resumed,
     write_fleet,
 )
-from server_app.record.round_line import round_line, work_line
+from server_app.record.round_line import answers_line, round_line, work_line
 from server_app.record.run_record import RunRecord
-from strategies.coverage import Coverage
+from strategies.coverage import Coverage, without_parts
 from strategies.nodes.enrolment import Client
 from strategies.observer import Observer
 from strategies.round import NestedStrategy
@@ -61,6 +61,7 @@ class Recorder(Observer):
     def started(self, coverage: Coverage, clients: Mapping[int, Client]) -> None:
         partitions = [client.profile.partitions or 0 for client in clients.values()]
         lacking, attackers = coverage.lacks, self.config.attackers & clients.keys()
+        without = without_parts(self.config, clients.values())
         if self.config.checkpoint.best and not self.config.validates:
             log.info("dataset.validation is 0: no best checkpoint is kept, only the newest")
         self._tell(
@@ -71,13 +72,30 @@ class Recorder(Observer):
             partitions=max(partitions) or None,
             **({"lacks": lacking} if lacking else {}),
             **({"attackers": len(attackers)} if attackers else {}),
+            **({"without": without} if without else {}),
         )
         if self.strategy is not None:
             self._record_fleet(self.strategy)
+            if self.config.validates:
+                level_of = {each: self.strategy.level_of(each).number for each in clients.values()}
+                validated = {n for each, n in level_of.items() if each.profile.validation}
+                self.best.say_what_counts(set(level_of.values()), validated)
 
     def replied(self, round: int, done: int, of: int) -> None:
         self._answered = time.monotonic()
         self._tell(event="reply", round=round, done=done, of=of)
+
+    def answered(self, round: int, what: str, done: int, of: int) -> None:
+        """Tell how many tests are answered: of the first, the last, and now and then between."""
+        now = self._answered = time.monotonic()
+        if done in (0, of) or now - self._told >= TOLD_EVERY:
+            self._told = now
+            self._tell(event="answer", round=round, what=what, done=done, of=of)
+        if not done:
+            self._logged = now
+        elif now - self._logged >= LOGGED_EVERY:
+            self._logged = now
+            log.info("%s", answers_line(round, what, done, of))
 
     def working(self, round: int, what: str, done: int, of: int) -> None:
         """Tell of the server's own work: its beginning, its end, and now and then between."""

@@ -31,6 +31,11 @@ def work_line(round: int, what: str, done: int, of: int, loss: float | None) -> 
     return ", ".join(filter(None, (f"round {round}", _loss(loss), f"{what}: step {done} of {of}")))
 
 
+def answers_line(round: int, what: str, done: int, of: int) -> str:
+    """Tell how many of a round's questions besides training, such as tests, are answered."""
+    return f"round {round}, {what}: {done} of {of} answered"
+
+
 def loss_part(record: Mapping[str, Any]) -> str:
     """Tell the mean of the clients' losses; nothing where none was told."""
     train = record.get("train")

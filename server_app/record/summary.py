@@ -116,6 +116,8 @@ def summarise(
             summary["settings"] = settings
         if worst := line.get("worst_tenth"):
             summary["worst_tenth"] = {**summary.get("worst_tenth", {}), **worst}
+        if tested := _tested(line):
+            summary["tested"] = {**summary.get("tested", {}), **tested}
         _add_personal(summary, line.get("personal", {}))
         for level, metrics in line.get("levels", {}).items():
             known = summary["levels"].setdefault(level, {})
@@ -127,6 +129,18 @@ def summarise(
     if best is not None:
         summary["best"] = {name: best[name] for name in BEST if best.get(name) is not None}
     return summary
+
+
+def _tested(line: RoundMetrics) -> dict[str, dict[str, int]]:
+    """Return of how many clients each of the clients' scores is, and of how many it could be."""
+    scores, found = line.get("scores", {}), {}
+    for kind, counts in line.get("asked", {}).items():
+        if kind in scores or "without" in counts:
+            of = counts.get("asked", 0) + counts.get("without", 0)
+            found[kind] = {"clients": len(scores.get(kind, {})), "of": of}
+    if own := line.get("personal", {}).get("scores"):
+        found["personal"] = {"clients": len(own), "of": line.get("clients", {}).get("sampled", 0)}
+    return found
 
 
 def _add_personal(summary: dict[str, Any], personal: PersonalMetrics) -> None:
@@ -191,12 +205,18 @@ def _totals(summary: Mapping[str, Any]) -> Iterable[str]:
         yield f"worst tenth: of clients {_scores(worst)}"
         if perplexities := _perplexities(worst):
             yield f"             perplexity {perplexities}"
+    if tested := summary.get("tested"):
+        counts = [f"{kind} {each['clients']} of {each['of']}" for kind, each in tested.items()]
+        yield f"clients:     that were tested: {', '.join(counts)}"
     if best := summary.get("best"):
         yield f"best:        after round {best['round']}: {_scores(best)}"
         if perplexities := _perplexities(best):
             yield f"             perplexity {perplexities}"
     if lacking := [number for number, level in summary["levels"].items() if "lack" in level]:
         yield f"left out:    level {', '.join(lacking)} of worst and mean, for no client holds it"
+    if measured := summary.get("measured_budgets"):
+        least, most = min(measured.values()), max(measured.values())
+        yield f"budgets:     {len(measured)} clients measured theirs: {least:.3g} to {most:.3g}"
     clients, asked, traffic = summary["clients"], summary["asked"], summary["bytes"]
     yield f"time:        {summary['rounds']} rounds in {summary['seconds']:.1f} s"
     yield f"bytes:       {decimal(traffic.get('down', 0))} down, {decimal(traffic.get('up', 0))} up"

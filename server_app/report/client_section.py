@@ -51,7 +51,7 @@ def spread_table(groups: Sequence[Group]) -> Table | None:
             ]
             cells.insert(1, accuracy_over_runs([worst_tenth(each) for each in values]))
             worst = _worst_clients(group.runs[0], kind) if alone else ""
-            rows.append([*([] if alone else [group.name]), kind, str(len(values[0])), *cells,
+            rows.append([*([] if alone else [group.name]), kind, _tested(group, kind), *cells,
                          *([worst] if alone else [])])  # fmt: skip
     if not rows:
         return None
@@ -59,6 +59,13 @@ def spread_table(groups: Sequence[Group]) -> Table | None:
                "median", "lowest", "highest", *(["who has least"] if alone else [])]  # fmt: skip
     note = "Worst tenth: the mean of the tenth of the clients whose accuracy is lowest."
     return Table("Spread over clients", columns, rows, [note])
+
+
+def _tested(group: Group, kind: str) -> str:
+    """Return how many clients a test is of, and of how many, where that is not all."""
+    run = next(run for run in group.runs if run.scores(kind)[1])
+    tested, fleet = len(run.scores(kind)[1]), len(run.fleet["clients"]) if run.fleet else 0
+    return f"{tested} of {fleet}" if tested < fleet else str(tested)
 
 
 def clients_table(groups: Sequence[Group]) -> Table | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from server_app.record.fleet_record import PartFacts
+from server_app.record.fleet_record import PartFacts, measured_budgets
 from server_app.report.amounts import amount, counted, duration, listed, percent
 from server_app.report.grouping import ABSENT, Group
 from server_app.report.run_data import RunData
@@ -147,8 +147,9 @@ def _tiles(run: RunData) -> list[Tile]:
     tiles = []
     for number, client in clients.items():
         trained = run.trained_rounds.get(number, 0)
+        measured = " (measured)" if client.get("measured") else ""
         told = [f"client {number}: level {client['level']}, {client['examples']} examples",
-                f"budget {client['budget']:.3g}, {client['device']}",
+                f"budget {client['budget']:.3g}{measured}, {client['device']}",
                 f"trained in {counted(trained, 'round')}"]  # fmt: skip
         told += [f"{kind} {percent(found[number])}" for kind, found in scores.items()
                  if number in found]  # fmt: skip
@@ -172,7 +173,10 @@ def _tile_note(run: RunData) -> str:
     )
     attackers = [number for number, client in run.fleet["clients"].items() if "attacks" in client]
     attack = f" Attackers: {listed(attackers)}." if attackers else ""
-    return f"{counted(count, 'client')}{idle}. {drawn}{attack}"
+    budgets = measured_budgets(run.fleet)
+    named = listed([f"client {number} {budget:.3g}" for number, budget in budgets.items()])
+    measured = f" Budgets that devices have measured: {named}." if budgets else ""
+    return f"{counted(count, 'client')}{idle}. {drawn}{attack}{measured}"
 
 
 def _parts(run: RunData, parts: Sequence[PartFacts]) -> list[PartRow]:

@@ -145,7 +145,8 @@ def _note(
     try:
         if reply.message is not None:
             profile = Profile.read(reply.message.content)
-            whole(profile.examples, "examples (see max_examples)", most=max_examples)
+            for part in ("examples", "validation", "test"):
+                whole(getattr(profile, part), f"{part} (see max_examples)", most=max_examples)
             profiles[reply.to] = profile
         else:
             left_out[reply.to] = f"{reply.failure} {reply.detail}".strip()
