@@ -34,8 +34,7 @@ class Node:
     parents: tuple[str, ...] = ()
     """Nodes to which it transfers requests; a node without parents answers all of them."""
     shares: tuple[float, ...] = ()
-    """Division of the transfers over several parents, relative to each other; default (empty):
-    equal."""
+    """Division of the transfers over several parents, relative to each other; empty: equal."""
     arrival: float = 0.0
     """Requests per second that arrive here first."""
     max_transfer: float | None = None

@@ -47,8 +47,7 @@ class SlicedNetwork(nn.Module):
     exits: nn.ModuleDict
     """The heads of the early exits, by the number of the unit they follow."""
     saved_within: ClassVar[tuple[str, ...]] = ()
-    """Prefixes of its tensors' names in pre-trained weights in which it was part of another
-    network."""
+    """Prefixes of its tensors' names in pre-trained weights of a network that contained it."""
     saved_besides: ClassVar[tuple[str, ...]] = ()
     """Prefixes of names in pre-trained weights that it does not use: other tasks' heads."""
     drawn_anew: ClassVar[tuple[str, ...]] = ()

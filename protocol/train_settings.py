@@ -31,8 +31,8 @@ class TrainSettings:
     weight_decay: float = 5e-4
     nesterov: bool = False
     schedule: ScheduleKind = "constant"
-    """Change of the learning rate from round to round; within a round it is constant, except for
-    the warm-up."""
+    """Change of the learning rate between rounds; within a round it is constant after the
+    warm-up."""
     milestones: Annotated[tuple[int, ...], ROUNDS] = ()
     """Rounds from which on `step` multiplies the learning rate by `gamma` once more."""
     gamma: float = 0.1

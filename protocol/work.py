@@ -73,8 +73,7 @@ class Work:
     seed: int = 0
     """Seed of this client in this round."""
     statistics: StatisticsKind = "own"
-    """Source of batch norm's statistics in a client's test: its training examples, or each test
-    batch."""
+    """Source of batch norm's statistics in a test: the training examples, or each test batch."""
     part: Part = "test"
     """Part of the client's data that a test uses."""
     personal: bool = False

@@ -25,8 +25,7 @@ from inference.serving.wire import MEDIA_TYPE, TIME_LEFT
 PATIENCE = 20.0
 """Seconds within which a body has to arrive."""
 MOST_BODIES = 16
-"""Largest bodies that may be in memory while they arrive; waiting samples are counted
-separately."""
+"""Largest bodies that may be in memory while they arrive; waiting samples count separately."""
 
 log = logging.getLogger("nestfl.serve")
 

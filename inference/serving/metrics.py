@@ -11,8 +11,7 @@ from pathlib import Path
 QUANTILES = (0.5, 0.9, 0.99)
 LAST_REQUESTS = 4096
 MOST_ANSWERERS, OTHERS = 256, ("others", 0)
-"""Most pairs of node and exit that are counted separately, since names come from parents; others
-count as one."""
+"""Most pairs of node and exit counted separately, since names come from parents."""
 
 
 class Metrics:
@@ -29,8 +28,7 @@ class Metrics:
         self.degraded = 0
         """Samples that should have been passed on, while no parent was up."""
         self.limited = 0
-        """Samples that should have been passed on, beyond the rate limit or the parent's
-        capacity."""
+        """Samples that should have been passed on, beyond the rate or the parent's capacity."""
         self.refused: Counter[str] = Counter()
         """Requests, by reason."""
         self.latencies: deque[float] = deque(maxlen=LAST_REQUESTS)

@@ -22,8 +22,7 @@ STEP_BITS = {torch.float64: 100}
 WEIGHT_BITS = 2 * DIGIT_BITS
 """Weights are counted in steps of 2^-60 of the unit."""
 LARGEST_FLOAT, LARGEST_INTEGER = 2.0**64, 2.0**53
-"""Largest magnitudes that are accepted: no network has larger floats, and beyond 2^53 doubles skip
-integers."""
+"""Largest magnitudes accepted: no network has larger floats; beyond 2^53 doubles skip integers."""
 MAPS_BEFORE_COUNTING = 8
 """Slice maps whose weights are collected before they are counted entry by entry."""
 

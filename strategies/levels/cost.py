@@ -117,8 +117,7 @@ class PathCosts:
     """Cost up to each of some units, and of the early exit's head after each."""
 
     trunk: Mapping[int, Section]
-    """Sections from the previous unit to each unit; the last one includes the network's final
-    head."""
+    """Sections from the previous unit to each unit; the last one includes the final head."""
     heads: Mapping[int, Section]
 
     def of(self, exits: Collection[int]) -> Cost:

@@ -47,8 +47,7 @@ class HeteroFLSettings(PlannedSettings):
     """Average each row of the classifier only over the clients that have its class; the row of a
     class that no client has stays unchanged."""
     dynamic: bool = False
-    """Let clients draw a level each round, in proportion to the number of the fleet's clients of
-    each level."""
+    """Let clients draw a level each round, in proportion to the fleet's clients of each level."""
 
     def check(self, federation: Federation) -> None:
         """Raise where both `dynamic` and `fleet.spread` would draw levels."""

@@ -51,15 +51,13 @@ class NeFLSettings(PlannedSettings):
     """Parts that submodels found for ratios lack: width (NeFL-W) | depth (NeFL-D) | both (NeFL-WD)
     | prefix (all blocks after a first part: NeFL's version of DepthFL)."""
     patterns: tuple[str, ...] | None = None
-    """Blocks that each submodel keeps, the smallest first: a 0 or 1 per block, a group per
-    stage."""
+    """Blocks that each submodel keeps, the smallest first: 0 or 1 per block, a group per stage."""
     gamma_w: tuple[float, ...] | None = None
-    """Share of the parameters that each submodel's width leaves: it keeps the square root of the
+    """Share of the parameters that each submodel's width leaves: it keeps the root of the
     channels."""
     steps: Literal["learnable", "constant"] = "learnable"
     first_steps: Literal["one", "euler"] = "one"
-    """First step sizes: 1, or with `euler` 1 plus the number of blocks skipped behind each
-    block."""
+    """First step sizes: 1, or with `euler` 1 plus the number of blocks skipped behind a block."""
     inconsistent: tuple[str, ...] = ("batch-norm", "step")
     """Parameters that each submodel has of its own: batch-norm, layer-norm, group-norm, step, or
     tensors by name (`fc.*`). Batch norm's statistics always are."""

@@ -20,8 +20,7 @@ FIRST_ANSWER, LATER_ANSWER = 600.0, 60.0
 """Seconds that a node has to describe itself: at the start, when a simulation's workers must start
 first, and later."""
 ASK_AGAIN = (20.0, 40.0, 80.0, 160.0)
-"""Seconds without any reply after which silent nodes are asked again; after the last of these they
-are left out."""
+"""Seconds without a reply until silent nodes are asked again; after the last, they are left out."""
 NO_WORD = ("late", "unreachable", "expired", "reply-lost", "node-gone")
 """Failures in `stream`, or reported by the SuperLink, after which a node may still reply later."""
 

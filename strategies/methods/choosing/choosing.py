@@ -56,19 +56,16 @@ class ChoiceSettings(MethodSettings):
     """Shares of its channels that each stage may keep; a single list is for all stages. Default
     (None): those of the network's paper, or a half to all."""
     smallest: float = 0.5
-    """Share of the fleet that gets the smallest architecture without a choice: its first
-    clients."""
+    """Share of the fleet, its first clients, that gets the smallest architecture unasked."""
     choose: Literal["zico", "largest"] = "zico"
-    """Choice of the other clients: the best ZiCo score on their data, or the largest they
-    afford."""
+    """Choice of the others: the best ZiCo score on their data, or the largest they afford."""
     trials: int = 32
     """Most candidates that a client scores."""
     population: int = 8
     """Number of best-scored candidates from which new ones are derived."""
     batches: int = 2
     batch_size: int = 128
-    """Batches, and examples per batch, for ZiCo; batches are smaller at a client with few
-    examples."""
+    """Batches, and examples per batch, for ZiCo; batches are smaller if a client has few."""
     masked_loss: bool = True
     """Set the logits of classes that a client does not have to 0 in its loss."""
 

@@ -49,8 +49,8 @@ SERVER_SHARE = 0.1
 SERVERS_OWN = ("unlabelled", "validation", "drop_below_chance", "distillation")
 """Settings of the server's own work, which clients are not sent."""
 CHANCE = 0xFEDDF
-"""Separates the random stream of distillation from those of clients, which use (seed, round,
-number), too."""
+"""Separates distillation's random stream from the clients', which use (seed, round, number),
+too."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,8 +64,8 @@ class ServingRateSettings(DepthSettings):
     norm: str | None = "bn-running"
     head: str | None = "pool"
     weights: Literal["serving", "equal", "flops", "balanced", "given"] = "serving"
-    """Weight of each exit (Lambda): its serving rate | equal | its MACs | `given` | balanced, the
-    mean of the serving rate and of the inverse variance of its gradients, which clients measure."""
+    """Weight of each exit (Lambda): its serving rate | equal | its MACs | balanced, the mean of its
+    serving rate and of its gradients' inverse variance, which clients measure | `given`."""
     given: tuple[float, ...] | None = None
     """Weight of each exit, relative to the others."""
     p: float = 0.0
@@ -79,8 +79,8 @@ class ServingRateSettings(DepthSettings):
     theirs."""
     server_lr: float = 1.0
     radius: float | None = None
-    """Largest norm of all weights together: the server projects onto that ball. Default (None):
-    none."""
+    """Largest norm of all weights together, onto which the server projects; default (None): no
+    limit."""
     variance_batches: int = 16
     """Most batches over which a client measures its gradients' variances, at least 2."""
     equal_steps: bool = True
