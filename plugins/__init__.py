@@ -28,6 +28,8 @@ PLACE = "NESTFL_PLUGINS"
 """The variable that names the directory where a simulation's processes find those of their run."""
 SHIPPED = (".py", ".yaml")
 """The endings of the files of a plugin; others stay where they are."""
+OWN_FILES = frozenset({"__init__.py", "regular_files.py"})
+"""Files of this package that are no plugins."""
 NO_PARTS = frozenset({"fleet.json", ".launcher.lock", ".record.lock", "pyvenv.cfg"})
 """Files by which a run's directory, or an environment of Python, is known."""
 
@@ -228,9 +230,8 @@ def _read(path: Path) -> Plugin:
     else:
         raise PluginError(f"the plugin {path} is no Python file: expected one, such as mine.py")
     name = path.stem if path.is_file() else path.name
-    if not name.isidentifier() or not _is_shipped(f"{name}.py") or (
-        name in globals() and name not in _LOADED
-    ):  # fmt: skip
+    taken = f"{name}.py" in OWN_FILES or (name in globals() and name not in _LOADED)
+    if taken or not name.isidentifier() or not _is_shipped(f"{name}.py"):
         raise PluginError(
             f"the plugin {path} cannot be called {name!r}: expected letters, digits and "
             "underscores, no test and no word that nestfl uses itself; rename it, to mine.py say"
@@ -279,7 +280,7 @@ def _members(folder: Path) -> list[Path]:
     return [
         path
         for path in there
-        if (path.suffix == ".py" and path.name != "__init__.py") or (path / "__init__.py").is_file()
+        if (path.suffix == ".py" and path.name not in OWN_FILES) or (path / "__init__.py").is_file()
     ]
 
 
