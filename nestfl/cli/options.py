@@ -9,14 +9,17 @@ from typing import Any, NoReturn
 import click
 
 import plugins
+from protocol.printable import printable
 
 FILE = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
+LONGEST_ERROR = 4000
+"""Letters of an error that are printed."""
 
 
 def refuse(command: str, error: BaseException) -> NoReturn:
-    """Say what is wrong in one line, and end with 2."""
-    click.echo(f"nestfl {command}: {plugins.told(error)}", err=True)
+    """Say what is wrong in one line, and end with 2; names of files may hold anything."""
+    click.echo(f"nestfl {command}: {printable(plugins.told(error), LONGEST_ERROR)}", err=True)
     raise SystemExit(2)
 
 
