@@ -219,7 +219,7 @@ class Federation:
     clients_per_round: Annotated[int, CLIENTS] = 10
     in_flight: Annotated[int, CLIENTS] = 16
     """Messages that are under way at a time."""
-    deadline: Annotated[float, Range(0, 1e9)] = 0.0
+    deadline: Annotated[float, Range(0, 10**9)] = 0.0
     """Seconds that a round may take; 0 waits for all replies."""
     min_replies: float | None = None
     """The share of a round's clients that must be there and answer; None is half of whoever is."""
