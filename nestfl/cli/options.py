@@ -71,8 +71,8 @@ CLIENT_COUNT = whole(CLIENTS)
 THREAD_COUNT = whole(THREADS)
 SIZES = whole(SIZE)
 A_SHARE = number(SHARE)
-POSITIVE = number(Range(0, 1e9, above=True))
-RATE = number(Range(0, 1e9))
+POSITIVE = number(Range(0, 10**9, above=True))
+RATE = number(Range(0, 10**9))
 LEVEL = whole(Range(1, 100))
 LONGEST_ERROR = 4000
 """Letters of an error that are printed."""
