@@ -63,7 +63,7 @@ class Mailbox(Protocol):
         """Note whether a reply of at most `most` bytes to this message has been announced."""
 
     def pull(self, identity: str, most: int) -> Found | None:
-        """Return the reply to a message once all of it is there; raise ProtocolError if it is bad."""
+        """Return the reply to a message once all of it is there; ProtocolError if it is bad."""
 
     def give_up(self, identity: str) -> str:
         """Forget a message; return what was known of its reply, if anything."""
@@ -276,13 +276,14 @@ def array_bytes(root: str, contents: Mapping[str, bytes]) -> int:
         content = contents[identity]
         kind, children, _ = get_object_head_values_from_object_content(content)
         if kind not in kinds:
-            raise ProtocolError(f"a {kind} where a reply has {' or '.join(sorted(kinds))}")
+            expected = " or ".join(sorted(kinds)) or "nothing"
+            raise ProtocolError(f"a {kind} where a reply has {expected}", "unreadable")
         if identity not in sizes:
             named = _named(kind, content, children)
             if set(named) != set(children):
-                raise ProtocolError(f"a {kind} that names other objects than it has")
+                raise ProtocolError(f"a {kind} that names other objects than it has", "unreadable")
             inside = PARENTS.get(kind, set())
-            own = len(content) if kind == "ArrayChunk" else 0
+            own = len(content) - content.index(0) - 1 if kind == "ArrayChunk" else 0
             each = {child: size(child, inside) for child in children}
             sizes[identity] = own + sum(each[child] for child in named)
         return sizes[identity]

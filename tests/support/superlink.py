@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import uvicorn
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -16,6 +17,7 @@ from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.node_pb2 import Node
 from flwr.server.superlink.linkstate import InMemoryLinkState
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.date import now
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
@@ -84,6 +86,8 @@ class SuperLink:
         token = state.claim_task(info.primary_task_id)
         assert token is not None
         assert state.activate_task(info.primary_task_id)
+        # Without heartbeats: Flower ends this process by SIGINT if its token is not good any more.
+        state.task_token_store[info.primary_task_id].active_until = now() + timedelta(days=1)
         self.grid = HttpGrid(f"127.0.0.1:{port}", insecure=True, token=token)
         self.grid.set_run(info)
         TaskIdentity.run_id = run

@@ -5,10 +5,11 @@ The clock stands still unless the server sleeps; then nodes do what they are to 
 
 from __future__ import annotations
 
+import json
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ from benchmarks.security.as_node import Parcel, forged, repeated
 from nestfl.local_engine import LocalGrid
 from protocol.records import footprint
 from strategies.fleet import pulling, streaming
-from strategies.fleet.pulling import LONGEST_UPLOAD
 from strategies.fleet.streaming import ALLOWANCE, Reply, stream
 from tests.support.scripted import Clock
 from tests.support.superlink import HandNode, SuperLink, superlink
@@ -52,6 +52,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Timeline:
     clock = Timeline()
     for module in (streaming, pulling):
         monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(streaming, "SHORTEST_PAUSE", 0.5)  # fewer looks
     return clock
 
 
@@ -86,11 +87,11 @@ def test_a_node_that_announces_a_reply_and_uploads_nothing_is_late_at_the_deadli
     bad, early, late = link.node(), link.node(), link.node()
     clock.at(1, lambda: bad.announce(bad.reply(noise(1000))))
     clock.at(2, lambda: early.announce(early.reply(noise(1000, 1))).upload())
-    clock.at(59.8, lambda: late.announce(late.reply(noise(1000, 2))).upload())
-    replies = list(stream(link.grid, sent(bad, early, late), 16, deadline=60))
+    clock.at(9.9, lambda: late.announce(late.reply(noise(1000, 2))).upload())
+    replies = list(stream(link.grid, sent(bad, early, late), 16, deadline=10))
     assert outcomes(replies) == {0: "late", 1: None, 2: None}
     assert replies[-1].detail == NOT_ALL
-    assert clock.passed == 60
+    assert clock.passed == 10
 
 
 def test_objects_that_come_one_by_one_do_not_put_off_the_deadline(
@@ -106,11 +107,11 @@ def test_objects_that_come_one_by_one_do_not_put_off_the_deadline(
 
         clock.at(begin, begun)
 
-    drip(bad, noise(1000), 1, 50)
-    drip(slow, noise(12 * MEGABYTES), 1, 8)
+    drip(bad, noise(1000), 1, 6)
+    drip(slow, noise(12 * MEGABYTES), 1, 1)
     messages = sent(bad, slow, size=12 * MEGABYTES)
-    replies = {reply.to: reply for reply in stream(link.grid, messages, 16, deadline=60)}
-    assert clock.passed == 60
+    replies = {reply.to: reply for reply in stream(link.grid, messages, 16, deadline=10)}
+    assert clock.passed == 10
     assert (replies[0].failure, replies[0].detail) == ("late", NOT_ALL)
     assert replies[1].message is not None
     whole = noise(12 * MEGABYTES).array_records["arrays"]["uint8"]
@@ -121,11 +122,17 @@ def test_nothing_is_left_of_unfinished_replies_over_rounds(
     link: SuperLink, clock: Timeline
 ) -> None:
     node = link.node()
-    left: list[tuple[int, int, int]] = []
+    left: list[tuple[int, int, list[str]]] = []
+
+    def begin(content: RecordDict) -> None:
+        node.announce(node.reply(content)).upload(1)
+
     for number in range(4):
-        clock.at(clock.passed + 1, lambda: node.announce(node.reply(noise(1000, number))).upload(1))
+        content = noise(1000, number)
+        clock.at(clock.passed + 1, partial(begin, content))
         assert [r.failure for r in stream(link.grid, sent(node), 16, deadline=5)] == ["late"]
-        left.append((link.objects, link.state.num_message_res(), threading.active_count()))
+        threads = [each.name for each in threading.enumerate() if "AnyIO" not in each.name]
+        left.append((link.objects, link.state.num_message_res(), threads))
     assert left[0][:2] == (0, 0)
     assert left == left[:1] * 4
 
@@ -144,21 +151,27 @@ def test_an_upload_that_has_stopped_is_lost_where_there_is_no_deadline(
     link: SuperLink, clock: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = link.node()
-    monkeypatch.setattr(in_memory_corestate, "OBJECT_PUSH_SESSION_TTL_SECONDS", 0)
-    clock.at(1, lambda: node.announce(node.reply(noise(1000))))
+
+    def begin() -> None:
+        monkeypatch.setattr(in_memory_corestate, "OBJECT_PUSH_SESSION_TTL_SECONDS", 0)
+        node.announce(node.reply(noise(1000)))
+
+    clock.at(1, begin)
     (reply,) = stream(link.grid, sent(node), 16)
     assert (reply.failure, reply.detail, reply.refused) == ("reply-lost", NOT_ALL, False)
     assert clock.passed < 2
 
 
 def test_an_upload_takes_two_hours_at_most_where_there_is_no_deadline(
-    link: SuperLink, clock: Timeline
+    link: SuperLink, clock: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert pulling.LONGEST_UPLOAD == 2 * 3600
+    monkeypatch.setattr(pulling, "LONGEST_UPLOAD", 5)
     node = link.node()
     clock.at(1, lambda: node.announce(node.reply(noise(1000))))
     (reply,) = stream(link.grid, sent(node), 16)
     assert reply.failure == "reply-lost"
-    assert LONGEST_UPLOAD < clock.passed < LONGEST_UPLOAD + 3
+    assert 6 <= clock.passed < 8
 
 
 def test_what_answers_no_message_is_deleted_and_not_waited_for(
@@ -168,7 +181,7 @@ def test_what_answers_no_message_is_deleted_and_not_waited_for(
     stranger = Parcel.of(forged(link.grid.run.run_id, bad.number, 1))
     clock.at(1, lambda: bad.announce(stranger))
     clock.at(2, lambda: good.announce(good.reply(noise(1000))).upload())
-    replies = list(stream(link.grid, sent(good), 16, deadline=60))
+    replies = list(stream(link.grid, sent(good), 16, deadline=10))
     assert outcomes(replies) == {0: None}
     assert link.objects == 0
 
@@ -181,25 +194,133 @@ def test_what_the_superlink_says_of_a_message_is_told(link: SuperLink, clock: Ti
 
 # --- replies that are larger than they look -------------------------------------------------------
 
-
 SLICE = 32 * MEGABYTES
 LARGEST = footprint(zeros(SLICE)) + ALLOWANCE
 
-
-def tiny_ints(parcel: Parcel) -> Parcel:
-    """Name an array once more than may be, under as many names as there is room for."""
-    return parcel.changed(
-        lambda kind, body: body if kind != "ArrayRecord" else many_names(body, 1000)
-    )
+Bomb = Callable[[HandNode, pytest.MonkeyPatch], Parcel]
 
 
-def many_names(body: bytes, count: int) -> bytes:
-    import json
-
-    (identity,) = json.loads(body).values()
-    return json.dumps({str(number): identity for number in range(count)}).encode()
+def chunk_named_100_times(node: HandNode, monkeypatch: pytest.MonkeyPatch) -> Parcel:
+    return repeated(node.reply(noise(5 * MEGABYTES)), 100)
 
 
-def of_one_chunk(content: RecordDict, monkeypatch: pytest.MonkeyPatch) -> None:
+def array_under_1000_names(node: HandNode, monkeypatch: pytest.MonkeyPatch) -> Parcel:
+    def change(kind: str, body: bytes) -> bytes:
+        if kind != "ArrayRecord":
+            return body
+        (identity,) = json.loads(body).values()
+        return json.dumps({str(number): identity for number in range(1000)}).encode()
+
+    return node.reply(noise(5 * MEGABYTES)).changed(change)
+
+
+def more_chunks_than_there_is_room_for(node: HandNode, _: pytest.MonkeyPatch) -> Parcel:
+    return node.reply(noise(SLICE + 10 * MEGABYTES))
+
+
+def one_large_chunk(node: HandNode, monkeypatch: pytest.MonkeyPatch) -> Parcel:
     monkeypatch.setattr("flwr.app.message.array.FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", 2**30)
-    _ = content.object_id
+    return node.reply(noise(3 * SLICE // 2))
+
+
+def many_small_numbers(node: HandNode, monkeypatch: pytest.MonkeyPatch) -> Parcel:
+    """One byte each where they are sent, and eight and more where they are read."""
+    return node.reply(RecordDict({"c": ConfigRecord({"k": [1] * 600_000})}))
+
+
+@pytest.mark.parametrize(
+    ("bomb", "detail"),
+    [
+        (chunk_named_100_times, "524300800 bytes, expected at most"),
+        (array_under_1000_names, "bytes, expected at most"),
+        (more_chunks_than_there_is_room_for, "more bytes than expected, at most"),
+        (one_large_chunk, "more bytes than expected, at most"),
+        (many_small_numbers, "more bytes than expected, at most"),
+    ],
+)
+def test_a_reply_that_would_be_too_large_takes_twice_the_largest_one_at_most(
+    bomb: Bomb, detail: str, link: SuperLink, clock: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the SuperLink, which is in this process, too; it has the reply before it is measured."""
+    bad, good = link.node(), link.node()
+
+    def detonate() -> None:
+        bad.announce(bomb(bad, monkeypatch)).upload()
+        tracemalloc.start()
+
+    clock.at(1, detonate)
+    clock.at(3, lambda: good.announce(good.reply(noise(1000))).upload())
+    try:
+        first, second = stream(link.grid, sent(bad, good, size=SLICE), 16, deadline=900)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (first.to, first.failure, first.refused) == (0, "too-large", True)
+    assert detail in first.detail
+    assert peak <= 2 * LARGEST
+    assert (second.to, second.failure) == (1, None)
+    assert link.objects == 0
+
+
+def test_a_reply_of_many_objects_is_refused_before_any_is_fetched(
+    link: SuperLink, clock: Timeline
+) -> None:
+    node = link.node()
+    records = {str(number): ConfigRecord({"n": number}) for number in range(300)}
+    clock.at(1, lambda: node.announce(node.reply(RecordDict(records))))
+    (reply,) = stream(link.grid, sent(node), 16, deadline=10)
+    assert (reply.failure, reply.refused) == ("too-large", True)
+    assert reply.detail.startswith("more than 264 objects, for")
+
+
+@pytest.mark.parametrize("kind", ["Message", "RecordDict", "ArrayRecord", "Array"])
+def test_an_object_that_names_others_than_it_has_is_not_put_together(
+    kind: str, link: SuperLink, clock: Timeline
+) -> None:
+    node = link.node()
+
+    def change(of: str, body: bytes) -> bytes:
+        if of != kind:
+            return body
+        return b'{"arraychunk_ids": [0, 0, 7]}' if kind == "Array" else b"{}"
+
+    clock.at(1, lambda: node.announce(node.reply(noise(1000)).changed(change)).upload())
+    (reply,) = stream(link.grid, sent(node), 16, deadline=10)
+    assert (reply.failure, reply.refused) == ("unreadable", True)
+
+
+def test_a_reply_to_another_message_is_refused(link: SuperLink, clock: Timeline) -> None:
+    """What a message says of itself is in an object, and the SuperLink does not look into that."""
+    node = link.node()
+
+    def swapped() -> Parcel:
+        honest = node.reply(noise(1000))
+        other = Parcel.of(forged(link.grid.run.run_id, node.number, 1, "f" * 64))
+        return Parcel(honest.message, other.objects)
+
+    clock.at(1, lambda: node.announce(swapped()).upload())
+    (reply,) = stream(link.grid, sent(node), 16, deadline=10)
+    assert (reply.failure, reply.refused) == ("unreadable", True)
+
+
+class ManyTimes(LocalGrid):
+    """Nodes of the local engine that name one array many times: replies are there as a whole."""
+
+    def answer(self, message: Message) -> Message | None:
+        array = noise(5 * MEGABYTES).array_records["arrays"]["uint8"]
+        record = ArrayRecord({str(number): array for number in range(300)})
+        return Message(RecordDict({"arrays": record}), reply_to=message)
+
+
+def test_a_grid_that_has_replies_whole_refuses_them_without_a_copy() -> None:
+    grid = ManyTimes(nodes=1)
+    (node,) = grid.get_node_ids()
+    message = Message(zeros(SLICE), dst_node_id=node, message_type="train")
+    tracemalloc.start()
+    try:
+        (reply,) = stream(grid, [(0, message)], 16)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (reply.failure, reply.refused) == ("too-large", True)
+    assert peak <= 2 * LARGEST
