@@ -19,7 +19,10 @@ from benchmarks.faults.case import FAILED, FAULTS, Case, Fault, Outcome
 from benchmarks.faults.processes import PATIENCE, adopt_orphans, kill_all, reap_until
 from benchmarks.faults.table import as_table, update_markdown
 
-for group in ("simulation", "checkpoints", "owners", "deployment", "server", "hostile", "start"):
+GROUPS = (
+    "simulation", "checkpoints", "owners", "deployment", "uploads", "server", "hostile", "start",
+)  # fmt: skip
+for group in GROUPS:
     import_module(f"benchmarks.faults.{group}")  # which fills FAULTS, in this order
 
 OUTCOME_FILE = "outcome.json"
