@@ -94,12 +94,17 @@ def axis_of(values: Sequence[float], start: float, end: float, room: float = 0.0
     return Axis(low - margin, high + margin, start, end)
 
 
-def accuracy_axis(values: Sequence[float]) -> Axis:
-    """Return an upward axis that begins and ends at a tick."""
+def upward_axis(values: Sequence[float], scale: Scale = ACCURACY, top: float = TOP) -> Axis:
+    """Return an upward axis that begins and ends at a tick; shares end at 100 %."""
     low, high = min(values, default=0.0), max(values, default=1.0)
-    step = _round_step(max(high - low, 0.02) / 5)
+    share = scale.format == "percent" and high <= 1.0
+    least = 0.02 if share else 0.05 * (high or 1.0)
+    if low == high:  # a flat line: beside it there is room for half of the least range
+        low, high = max(0.0, low - least / 2), high + least / 2
+        high = min(1.0, high) if share else high
+    step = _round_step(max(high - low, least) / 5)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return Axis(first * step, max(last, first + 1) * step, HEIGHT - BOTTOM, TOP)
+    return Axis(first * step, max(last, first + 1) * step, HEIGHT - BOTTOM, top)
 
 
 def frame(across: Axis, up: Axis, x: Scale, y: Scale, height: float = HEIGHT) -> str:

@@ -16,22 +16,23 @@ from server_app.report.axes import (
     ACCURACY,
     LEFT,
     RIGHT,
+    TOP,
     WIDTH,
     Axis,
     Point,
     Scale,
-    accuracy_axis,
     axis_of,
     frame,
     places,
     svg_of,
+    upward_axis,
 )
 
 COLOURS = 8
 """Colours of the page's style; further series have the same ones, with dashes."""
 
-LABEL = 50
-"""The width of a dot's label."""
+LABEL, ABOVE = 50, 8
+"""The width of a dot's label, and the room for one above the highest dot."""
 
 Item = TypeVar("Item")
 
@@ -52,7 +53,7 @@ def line_chart(series: Sequence[Series], x: Scale, title: str, y: Scale = ACCURA
     points = [point for each in series for point in each.points]
     edges = [value for each in series for _, *ends in each.band for value in ends]
     across = axis_of([p[0] for p in points], LEFT, WIDTH - RIGHT)
-    up = accuracy_axis([*(p[1] for p in points), *edges])
+    up = upward_axis([*(p[1] for p in points), *edges], y)
     drawn = [frame(across, up, x, y)]
     for each in series:
         if each.band:
@@ -110,7 +111,8 @@ def front_chart(fronts: Sequence[Front], x: Scale, title: str) -> Markup:
     dots = [dot for front in fronts for dot in front.dots]
     edges = [end for dot in dots for end in (dot.low, dot.high) if end is not None]
     across = axis_of([dot.x for dot in dots], LEFT, WIDTH - RIGHT, room=0.06)
-    up = accuracy_axis([*(dot.y for dot in dots), *edges])
+    top = TOP + ABOVE * any(dot.label for dot in dots)
+    up = upward_axis([*(dot.y for dot in dots), *edges], top=top)
     drawn = [frame(across, up, x, ACCURACY)]
     for front in fronts:
         best, colour = front.best(), front.colour % COLOURS

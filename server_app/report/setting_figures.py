@@ -15,9 +15,9 @@ from server_app.report.axes import (
     WIDTH,
     Axis,
     Scale,
-    accuracy_axis,
     frame,
     svg_of,
+    upward_axis,
 )
 from server_app.report.charts import COLOURS
 from server_app.report.curves import Figure
@@ -101,7 +101,7 @@ def _chart(variants: Sequence[tuple[int, Variant]], settings: Sequence[str]) -> 
     across = Axis(-0.5, len(settings) - 0.5, LEFT, WIDTH - RIGHT)
     cells = [cell for _, variant in variants for cell in variant.cells.values()]
     spreads = [(cell.mean, cell.deviation or 0.0) for cell in cells]
-    up = accuracy_axis([mean + side * off for mean, off in spreads for side in (-1, 1)])
+    up = upward_axis([mean + side * off for mean, off in spreads for side in (-1, 1)])
     names = _Names("percent of the requests that exits 1, 2, ... answer", names=settings)
     drawn = [f'<g class="small">{frame(across, up, names, ACCURACY)}</g>']
     for place, (colour, variant) in enumerate(variants):

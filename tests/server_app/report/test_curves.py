@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from server_app.report.axes import ACCURACY, Axis, Scale, accuracy_axis
+import pytest
+
+from server_app.report.axes import ACCURACY, PERPLEXITY, Axis, Scale, upward_axis
 from server_app.report.charts import Dot, Front, front_chart, thinned
 from server_app.report.curves import Figure, accuracy_figures, front_figure
 from server_app.report.grouping import Group
@@ -150,15 +152,49 @@ def test_there_is_no_front_of_a_run_that_did_not_record_what_levels_cost() -> No
 
 
 def test_an_accuracy_s_axis_begins_and_ends_at_a_tick() -> None:
-    axis = accuracy_axis([0.13, 0.62])
+    axis = upward_axis([0.13, 0.62])
     assert (axis.low, round(axis.high, 9)) == (0.1, 0.7)
     assert ACCURACY.ticks(axis, 7) == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
     for values in ([0.0], [1.0], [0.5, 0.5], [0.0, 1.0], [0.58, 0.6]):
-        axis = accuracy_axis(values)
+        axis = upward_axis(values)
         assert axis.low <= min(values) <= max(values) <= axis.high
         ticks = ACCURACY.ticks(axis, 7)
         assert (ticks[0], ticks[-1]) == (round(axis.low, 12), round(axis.high, 12))
         assert len(ticks) <= 8
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 0.98, 1.0])
+def test_where_all_accuracies_are_the_same_the_axis_stays_within_0_and_100_percent(
+    value: float,
+) -> None:
+    (figure, _) = accuracy_figures([Group("flat", [run_of(value, value, value)])])
+    assert drawn(figure, "rounds") == {"level 1": [(1, value), (2, value), (3, value)]}
+    axis = upward_axis([value] * 3)
+    assert 0 <= axis.low <= value <= axis.high <= 1
+    labels = [ACCURACY.text(tick) for tick in ACCURACY.ticks(axis, 7)]
+    assert len(set(labels)) == len(labels) >= 3
+    if value == 1.0:
+        assert labels == ["99 %", "99.2 %", "99.4 %", "99.6 %", "99.8 %", "100 %"]
+
+
+def test_a_perplexity_that_does_not_change_has_an_axis_of_different_ticks() -> None:
+    axis = upward_axis([120.0, 120.0], PERPLEXITY)
+    labels = [PERPLEXITY.text(tick) for tick in PERPLEXITY.ticks(axis, 7)]
+    assert len(set(labels)) == len(labels) >= 3
+
+
+def test_labels_of_levels_that_are_always_right_are_inside_the_picture() -> None:
+    record = fleet()
+    line = round_of(1, record)
+    for level in line["levels"].values():
+        level["accuracy"] = 1.0
+        for each in level["exits"].values():
+            each["accuracy"] = 1.0
+    figure = front_figure([Group("right", [run_data([line], record)])])
+    assert figure is not None
+    places = re.findall(r'class="label" x="[^"]*" y="([^"]*)"', str(figure.charts["macs"]))
+    assert len(places) == 4
+    assert all(float(place) > 9 for place in places)  # letters are 9 high
 
 
 def test_rounds_are_told_in_whole_numbers() -> None:
