@@ -27,7 +27,7 @@ from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
 from server_app.record.trackers import tracking
-from server_app.report.end_of_run import make_report
+from server_app.report.page import make_report
 from strategies.base import NestedStrategy
 from strategies.rounds.observer import Observers
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -15,7 +15,6 @@ from server_app.record.confusion import Confusion
 from server_app.record.fleet_record import FleetRecord, LevelFacts
 from server_app.record.metrics import RoundMetrics, score_of
 from server_app.record.summary import summarise
-from server_app.report.tested_classes import ClassTest
 
 Spent = Literal["rounds", "bytes", "seconds", "macs"]
 """What training has taken up to a round: seconds are the devices', added up."""
@@ -58,8 +57,9 @@ class RunData:
     @cached_property
     def best_round(self) -> int | None:
         """The round with the best score on validation data, the earliest of equals."""
-        scores = self.curve(worth_of)
-        return max(scores, key=scores.__getitem__, default=None)
+        worth = {line["round"]: worth_of(line) for line in self.lines}
+        known = {number: value for number, value in worth.items() if value is not None}
+        return max(known, key=known.__getitem__, default=None)
 
     @property
     def counted(self) -> list[RoundMetrics]:
@@ -154,15 +154,13 @@ class RunData:
                 return line["round"], found
         return 0, {}
 
-    @cached_property
-    def class_test(self) -> ClassTest | None:
-        """The newest test whose classes were told apart, up to the round whose scores are told."""
-        names = self.fleet.get("classes", []) if self.fleet else []
-        return ClassTest.of(self.counted, names, self.confusion)
+    def value(self, *path: str) -> float | None:
+        """Return the newest value at a path of keys, such as levels, 1, accuracy."""
+        return found_at(self.summary, path)
 
-    def curve(self, pick: Callable[[Mapping[str, Any]], float | None]) -> Curve:
-        """Return what `pick` finds in the rounds' lines."""
-        found = {line["round"]: pick(line) for line in self.lines}
+    def curve(self, *path: str) -> Curve:
+        """Return the values at a path of keys by round."""
+        found = {line["round"]: found_at(line, path) for line in self.lines}
         return {number: value for number, value in found.items() if value is not None}
 
     def spent(self, what: Spent) -> Curve:
@@ -189,6 +187,15 @@ def _spent_in(line: RoundMetrics, what: Spent) -> float | None:
         return None
     found = [counts.get(key) for counts in slices.values()]
     return None if None in found else sum(value or 0 for value in found)
+
+
+def found_at(scores: Mapping[str, Any], path: Sequence[str]) -> float | None:
+    """Return the value at a path of keys in a round's line or a summary; None where it is not."""
+    *outer, last = path
+    found: Any = scores
+    for key in outer:
+        found = found.get(key, {})
+    return score_of(found, last)
 
 
 def by_number(name: str) -> tuple[bool, int, str]:

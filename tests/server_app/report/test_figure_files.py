@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-from server_app.report.curves import Figure
-from server_app.report.figure_files import alone
+from server_app.report.charts import Figure, alone
 from server_app.report.page import write_report
 from tests.support.recorded_runs import recorded
 
