@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
 from server_app.record.computation import epoch_macs
@@ -53,37 +53,31 @@ OWN_NOTE = " Levels train copies of their own of some parts, which they do not s
 
 
 def fleet_blocks(groups: Sequence[Group]) -> list[Block]:
-    """Return the levels' costs, what they computed, and who holds which part."""
-    known = [(group.name, run) for group in groups
-             if (run := next((run for run in group.runs if run.fleet), None))]  # fmt: skip
-    blocks: list[Block] = [*(levels_costs(groups) or [Text(NO_FLEET)]), *computation_table(groups)]
-    if len(known) == 1:
+    """Return the levels' costs, what they computed, the clients, and who holds which part."""
+    known = [(group.name, run) for group in groups if (run := group.recorded)]
+    if not known:
+        return [Text(NO_FLEET)]
+    blocks: list[Block] = [*levels_costs(groups), *computation_table(groups)]
+    alone, room, heading = len(known) == 1, MOST_PARTS, "Parts of the network"
+    if alone:
         blocks += tile_blocks(known[0][1])
-    room = MOST_PARTS
     for name, run in known:
-        table = parts_table(run)
-        if (more := len(table[0].rows) if table else 0) and more <= room:
-            room -= more
-            heading = "Parts of the network"
-            blocks += (
-                [Text(heading, tag="h3"), *table]
-                if len(known) == 1
-                else [Fold(f"{heading}: {name}", table)]
-            )
+        for table in parts_table(run):
+            if len(table.rows) <= room:
+                room -= len(table.rows)
+                parts: list[Block] = [Text(heading, tag="h3"), table]
+                blocks += parts if alone else [Fold(f"{heading}: {name}", [table])]
     return blocks
 
 
 def levels_costs(groups: Sequence[Group]) -> list[Table]:
     """Return what the levels are and took, one group's after the other's."""
-    rows, notes = [], [COST_NOTE]
+    rows, changing = [], False
     for group in groups:
-        run = next((run for run in group.runs if run.fleet is not None), None)
-        if run is None or run.fleet is None:
-            continue
-        clients = list(run.fleet["clients"].values())
-        if len(notes) == 1 and any("levels" in client for client in clients):
-            notes.append("Clients may be assigned other levels in other rounds.")
-        for name, level in run.level_facts.items():
+        run = group.recorded
+        clients = list(run.clients.values()) if run else []
+        changing |= any("levels" in client for client in clients)
+        for name, level in run.level_facts.items() if run else ():
             own = [client for client in clients if client["level"] == level["number"]]
             widths = level["width"] if isinstance(level["width"], list) else [level["width"]]
             replied, seconds, macs = (
@@ -105,6 +99,7 @@ def levels_costs(groups: Sequence[Group]) -> list[Table]:
                 "device time": duration(seconds),
                 "MACs spent": amount(macs),
             })  # fmt: skip
+    notes = [COST_NOTE, *["Clients may be assigned other levels in other rounds."] * changing]
     return Table.of(rows, notes=notes)
 
 
@@ -134,82 +129,75 @@ def _computed(run: RunData) -> list[tuple[str, dict[str, str]]]:
     epochs = run.config.get("train", {}).get("epochs")
     if not epochs or run.fleet is None:
         return []
-    rounds = [found for line in run.lines if (found := epoch_macs(line, epochs))]
+    rounds = [each for line in run.lines if (each := epoch_macs(line, epochs))]
     replied = run.level_sums("replied")
-    held = [str(client["level"]) for client in run.fleet["clients"].values()]
     levels = sorted({level for each in rounds for level in each}, key=by_number)
     found = []
-    for name, those in (*((level, [level]) for level in levels), ("all", levels)):
+    for name, those in (*((level, [level]) for level in levels), *[("all", levels)] * bool(levels)):
         total = sum(each.get(level, 0) for each in rounds for level in those)
         taken = sum(replied.get(level, 0) for level in those)
-        clients = len(held) if name == "all" else held.count(name)
+        held = sum(name in ("all", run.level_of(client)) for client in run.clients)
         found.append((name, {
-            "clients": str(clients),
+            "clients": str(held),
             "MACs of a client's epoch": amount(total / taken if taken else None),
-            "MACs of a round's epoch": amount(total / len(rounds) if rounds else None),
+            "MACs of a round's epoch": amount(total / len(rounds)),
             "MACs in all": amount(total * epochs),
         }))  # fmt: skip
-    return found if levels else []
+    return found
 
 
 def tile_blocks(run: RunData) -> list[Block]:
     """Return the clients one by one: their levels, and how often they trained."""
-    assert run.fleet is not None
-    clients, names = run.fleet["clients"], list(run.level_facts)
-    never = len(clients) - len(run.trained_rounds)
+    names, few = list(run.level_facts), len(run.clients) <= MOST_TILES
+    never = len(run.clients) - len(run.trained_rounds)
     idle = f"; {never} of them never trained" if never > 0 else ""
-    many = len(clients) > MOST_TILES
     drawn = (
-        f"More than {MOST_TILES} are not drawn one by one."
-        if many
-        else "The stronger the colour, the more rounds a client has trained in."
+        "The stronger the colour, the more rounds a client has trained in."
+        if few
+        else f"More than {MOST_TILES} are not drawn one by one."
     )
-    attackers = [number for number, client in clients.items() if "attacks" in client]
+    attackers = [number for number, client in run.clients.items() if "attacks" in client]
     attack = f" Attackers: {listed(attackers)}." if attackers else ""
-    note = f"{counted(len(clients), 'client')}{idle}. {drawn}{attack}"
+    note = f"{counted(len(run.clients), 'client')}{idle}. {drawn}{attack}"
     legend = [(number, f"level {level}") for number, level in enumerate(names)]
-    tiles = [] if many else [_tile(run, number) for number in clients]
-    return [
-        Text("Clients", tag="h3"),
-        Text(note, "faint"),
-        *([Tiles(tiles, legend)] if tiles else []),
-    ]
+    tiles = [Tiles([_tile(run, number) for number in run.clients], legend)] if few else []
+    return [Text("Clients", tag="h3"), Text(note, "faint"), *tiles]
 
 
 def _tile(run: RunData, number: str) -> Tile:
-    assert run.fleet is not None
-    client, names = run.fleet["clients"][number], list(run.level_facts)
+    client, names, level = run.clients[number], list(run.level_facts), run.level_of(number)
     trained, most = run.trained_rounds.get(number, 0), max(run.trained_rounds.values(), default=0)
-    told = [f"client {number}: level {client['level']}, {client['examples']} examples",
-            f"budget {client['budget']:.3g}, {client['device']}",
-            f"trained in {counted(trained, 'round')}"]  # fmt: skip
     scores = {kind: run.scores(kind)[1].get(number) for kind in run.kinds}
-    told += [f"{kind} {percent(score)}" for kind, score in scores.items() if score is not None]
     attacks = client.get("attacks", False)
-    level = str(client["level"])
+    told = [f"client {number}: level {level}, {client['examples']} examples",
+            f"budget {client['budget']:.3g}, {client['device']}",
+            f"trained in {counted(trained, 'round')}",
+            *(f"{kind} {percent(score)}" for kind, score in scores.items() if score is not None),
+            *["attacks"] * attacks]  # fmt: skip
     colour = names.index(level) if level in names else 0
-    text = ", ".join([*told, *["attacks"] * attacks])
-    return Tile(number, colour, trained / most if most else 0.0, text, attacks)
+    return Tile(number, colour, trained / most if most else 0.0, ", ".join(told), attacks)
 
 
 def parts_table(run: RunData) -> list[Table]:
     """Return what share of each part the levels hold, and how often it was trained."""
-    assert run.fleet is not None
-    parts, replied = run.fleet["parts"], run.level_sums("replied")
+    parts, replied = run.fleet["parts"] if run.fleet else [], run.level_sums("replied")
     often = [sum(replied.get(level, 0) * share for level, share in part["held"].items())
              for part in parts]  # fmt: skip
     most = max(often, default=0) or 1
     rows = [
-        [part["name"], amount(part["parameters"]),
-         *(Cell.share(f"{100 * share:.0f} %" if share else ABSENT, share, number)
-           for number, share in enumerate(part["held"].values())),
-         _trained(part, replied), Cell.bar(f"{each:.3g}", each / most)]
+        {
+            "part": part["name"],
+            "parameters": amount(part["parameters"]),
+            **{f"level {level}": Cell.share(f"{100 * share:.0f} %" if share else ABSENT, share, n)
+               for n, (level, share) in enumerate(part["held"].items())},
+            "client-rounds": _trained(part, replied),
+            Cell("each parameter", "often"): Cell.bar(f"{each:.3g}", each / most),
+        }
         for part, each in zip(parts, often, strict=True)
     ]  # fmt: skip
-    columns = ["part", "parameters", *(f"level {level}" for level in run.level_facts),
-               "client-rounds", Cell("each parameter", "often")]  # fmt: skip
-    note = PARTS_NOTE + OWN_NOTE * any(part["own"] for part in parts)
-    return [Table("", columns, rows, [note], "parts")] if rows else []
+    return Table.of(
+        rows, notes=[PARTS_NOTE + OWN_NOTE * any(p["own"] for p in parts)], style="parts"
+    )
 
 
 def _trained(part: PartFacts, replied: dict[str, float]) -> str:
@@ -239,42 +227,36 @@ def spread_figures(groups: Sequence[Group]) -> list[Figure]:
     """Return how many clients have which accuracy, for each kind of test."""
     figures = []
     for kind in _kinds(groups):
-        lanes = _by_level(groups[0].runs[0], kind) if len(groups) == 1 else _by_group(groups, kind)
-        lanes = [lane for lane in lanes if lane.scores]
+        lanes = [lane for lane in _lanes(groups, kind) if lane.scores]
         if lanes:
             chart = lanes_chart(kind, lanes, BARS if len(lanes) <= FEW else BARS_OF_MANY)
             figures.append(Figure(f"Clients' tests: {kind}", [], {kind: chart}))
     return figures
 
 
-def _by_level(run: RunData, kind: str) -> list[Lane]:
-    scores = run.scores(kind)[1]
+def _lanes(groups: Sequence[Group], kind: str) -> list[Lane]:
+    """Return the clients of each level of one group's first run, or of each of several groups."""
+    if len(groups) > 1:
+        scores = [[each for run in group.runs for each in run.scores(kind)[1].items()]
+                  for group in groups]  # fmt: skip
+        return [Lane(group.name, n, scores[n], named=False) for n, group in enumerate(groups)]
+    run = groups[0].runs[0]
+    found = run.scores(kind)[1]
     if run.fleet is None:
-        return [Lane("all clients", 0, sorted(scores.items()))]
-    held = {number: str(facts["level"]) for number, facts in run.fleet["clients"].items()}
+        return [Lane("all clients", 0, sorted(found.items()))]
     return [
         Lane(
-            f"level {level}",
-            number,
-            [(c, score) for c, score in scores.items() if held.get(c) == level],
+            f"level {level}", n, [each for each in found.items() if run.level_of(each[0]) == level]
         )
-        for number, level in enumerate(run.level_facts)
-    ]
-
-
-def _by_group(groups: Sequence[Group], kind: str) -> list[Lane]:
-    scores = [
-        [each for run in group.runs for each in run.scores(kind)[1].items()] for group in groups
-    ]
-    return [
-        Lane(group.name, number, scores[number], named=False) for number, group in enumerate(groups)
+        for n, level in enumerate(run.level_facts)
     ]
 
 
 def spread_table(groups: Sequence[Group]) -> list[Table]:
     """Return the mean, the worst tenth and the extremes of the clients' newest tests."""
-    measures = {"mean": fmean, "worst tenth": worst_tenth, "median": median, "lowest": min,
-                "highest": max}  # fmt: skip
+    measures: dict[str, Callable[[Sequence[float]], float | None]] = {
+        "mean": fmean, "worst tenth": worst_tenth, "median": median, "lowest": min, "highest": max,
+    }  # fmt: skip
     rows = []
     for group in groups:
         for kind in _kinds([group]):
@@ -292,11 +274,9 @@ def spread_table(groups: Sequence[Group]) -> list[Table]:
 
 
 def _worst_clients(run: RunData, kind: str) -> str:
-    scores = run.scores(kind)[1]
-    clients = run.fleet["clients"] if run.fleet else {}
-    named = []
+    scores, named = run.scores(kind)[1], []
     for client in sorted(scores, key=lambda client: (scores[client], int(client)))[:NAMED]:
-        level = f" (level {clients[client]['level']})" if client in clients else ""
+        level = f" (level {level})" if (level := run.level_of(client)) else ""
         named.append(f"{client}{level} {percent(scores[client])}")
     return listed(named)
 
@@ -310,19 +290,18 @@ def clients_table(groups: Sequence[Group]) -> list[Table]:
     by_kind = {kind: scores for kind in run.kinds if (scores := run.scores(kind)[1])}
     if others or not by_kind:
         return []
-    clients = run.fleet["clients"] if run.fleet else {}
     first = next(iter(by_kind.values()))
     tested = all_of([list(scores) for scores in by_kind.values()])
     tested.sort(key=lambda client: first.get(client, math.inf))
-    rows = []
-    for client in tested[:MOST_LISTED]:
-        facts = clients.get(client)
-        rows.append({
+    rows = [
+        {
             "client": client,
-            "level": str(facts["level"]) if facts else ABSENT,
-            "examples": str(facts["examples"]) if facts else ABSENT,
+            "level": run.level_of(client) or ABSENT,
+            "examples": str(run.clients[client]["examples"]) if client in run.clients else ABSENT,
             "rounds trained": str(run.trained_rounds.get(client, 0)),
             **{kind: percent(scores.get(client)) for kind, scores in by_kind.items()},
-        })  # fmt: skip
+        }
+        for client in tested[:MOST_LISTED]
+    ]
     cut = [f"The {MOST_LISTED} of {len(tested)} clients whose accuracy is lowest."]
     return Table.of(rows, notes=cut if len(tested) > MOST_LISTED else [])

@@ -29,6 +29,11 @@ class Group:
     name: str
     runs: Sequence[RunData]
 
+    @property
+    def recorded(self) -> RunData | None:
+        """The first run that recorded its fleet; an older version did not."""
+        return next((run for run in self.runs if run.fleet), None)
+
     def values(self, *path: str) -> list[float | None]:
         """Return each run's newest score at a path of keys, such as levels, 1, accuracy."""
         return [run.value(*path) for run in self.runs]

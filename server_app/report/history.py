@@ -156,21 +156,25 @@ def faults_sentence(groups: Sequence[Group]) -> str:
 def faults_figure(run: RunData) -> list[Figure]:
     """Return the replies of each round; none where all were taken."""
     lines = [line for line in run.lines if line.get("clients")]
-    if not any(line["clients"].get(fault) for line in lines for fault in FAULTS):
+    if not any(_count(line, fault) for line in lines for fault in FAULTS):
         return []
     size, title = math.ceil(len(lines) / MOST_BARS), "Replies of each round"
     stacks = []
     for first in range(0, len(lines), size):  # a bar is the sum of so many rounds
         bar = lines[first : first + size]
         counts = {"taken": sum(line["clients"].get("replied", 0) for line in bar)}
-        counts |= {fault: sum(sum(line["clients"].get(fault, {}).values()) for line in bar)
-                   for fault in FAULTS}  # fmt: skip
+        counts |= {what: sum(_count(line, what) for line in bar) for what in FAULTS}
         start, end = bar[0]["round"], bar[-1]["round"]
         rounds = f"round {start}" if start == end else f"rounds {start} to {end}"
         told = ", ".join(f"{count} {what}" for what, count in counts.items())
         stacks.append(Stack(start, end, counts, f"{rounds}: {told}"))
     legend = [(7, "taken"), (1, "refused"), (5, "failed")]  # as the page's style has them
     return [Figure(title, legend, {"rounds": stacks_chart(title, stacks)})]
+
+
+def _count(line: RoundMetrics, fault: str) -> int:
+    by_reason: Mapping[str, int] = dict(line["clients"]).get(fault, {})  # type: ignore[assignment]
+    return sum(by_reason.values())
 
 
 def faults_tables(groups: Sequence[Group]) -> list[Table]:
@@ -219,9 +223,8 @@ def _by_client(run: RunData) -> list[dict[str, str]]:
             for client, told in asked.get("problems", {}).items():
                 rounds[client].append(str(line["round"]))
                 last[client] = told
-    clients = run.fleet["clients"] if run.fleet else {}
     return [
-        {"client": client, "level": str(clients[client]["level"]) if client in clients else "",
+        {"client": client, "level": run.level_of(client),
          "times": str(len(rounds[client])), "rounds": listed(rounds[client]),
          "the last": last[client][:LONGEST]}
         for client in sorted(rounds, key=lambda client: (-len(rounds[client]), int(client)))

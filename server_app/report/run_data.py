@@ -12,7 +12,7 @@ from typing import Any, Literal
 from server_app.budgets import BudgetFacts
 from server_app.record.best import worth_of
 from server_app.record.confusion import Confusion
-from server_app.record.fleet_record import FleetRecord, LevelFacts
+from server_app.record.fleet_record import ClientFacts, FleetRecord, LevelFacts
 from server_app.record.metrics import RoundMetrics, score_of
 from server_app.record.summary import summarise
 
@@ -128,6 +128,15 @@ class RunData:
     def level_facts(self) -> dict[str, LevelFacts]:
         """What the levels are and cost, by number; nothing where the run did not record it."""
         return {str(level["number"]): level for level in self.fleet["levels"]} if self.fleet else {}
+
+    @property
+    def clients(self) -> Mapping[str, ClientFacts]:
+        """The clients by number; none of a run that an older version made."""
+        return self.fleet["clients"] if self.fleet else {}
+
+    def level_of(self, client: str) -> str:
+        """Return the level that a client holds; empty where that is not recorded."""
+        return str(self.clients[client]["level"]) if client in self.clients else ""
 
     def level_sums(self, what: str) -> dict[str, float]:
         """Return a count of the rounds' slices, such as `replied`, added up for each level."""
