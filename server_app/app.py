@@ -27,7 +27,6 @@ from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
 from server_app.record.trackers import tracking
-from server_app.report.page import make_report
 from strategies.base import NestedStrategy
 from strategies.rounds.observer import Observers
 
@@ -83,7 +82,7 @@ def run(
         except BaseException as error:
             recorder.ended(f"{type(error).__name__}: {error}")
             if config.report and isinstance(error, Exception):  # who stops a run waits for nothing
-                make_report(record)
+                _make_report(record)
             raise
         summary = summarise(record.metrics(), recorder.best.metrics)
         if config.report:
@@ -91,6 +90,12 @@ def run(
         record.finish(summary)
         recorder.ended(None)
         if config.report:
-            make_report(record)
+            _make_report(record)
         show(record, summary)
     return federated
+
+
+def _make_report(record: RunRecord) -> None:
+    from server_app.report.page import make_report  # draws: imported at the end alone
+
+    make_report(record)

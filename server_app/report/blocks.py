@@ -1,4 +1,4 @@
-"""Blocks of a report's sections: tables, figures and texts, which the page's template shows.
+"""Blocks of a report's sections, such as tables, figures and texts.
 
 The template has a macro for each kind.
 """
@@ -11,12 +11,11 @@ from typing import ClassVar, Literal, Self
 
 from server_app.report.charts import Figure, Legend
 
-LONGEST_NAME = 48
-"""Letters; longer texts are broken into lines."""
+LONGEST_NAME = 48  # letters; longer texts are broken into lines
 
 
 class Cell(str):
-    """A text of a table with the style's class for it, and values of the style's variables."""
+    """A text of a table that is drawn, with its class in the style and its style's variables."""
 
     style: str
     values: str
@@ -64,14 +63,14 @@ class Table:
 
     @property
     def prose(self) -> list[bool]:
-        """Whether a column holds sentences rather than numbers and names, for each."""
+        """Flags of the columns that hold sentences rather than numbers and names."""
         columns = range(len(self.columns))
         return [any(len(row[place]) > LONGEST_NAME for row in self.rows) for place in columns]
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures beside each other; with `overs`, buttons choose what they are drawn over."""
+    """Figures beside each other; with `overs`, buttons choose the axis that all are drawn over."""
 
     kind: ClassVar = "figures"
     figures: Sequence[Figure]
@@ -98,7 +97,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Cards:
-    """Numbers that stand out: name, value and note of each."""
+    """Numbers at the top of the page: name, value and note of each."""
 
     kind: ClassVar = "cards"
     cards: Sequence[tuple[str, str, str]]

@@ -20,19 +20,13 @@ from server_app.report.amounts import amount, counted, listed
 from server_app.report.style import STYLE
 
 WIDTH, HEIGHT = 400.0, 250.0
-LEFT, RIGHT, TOP, BOTTOM = 48.0, 14.0, 10.0, 38.0
-"""Room beside, above and below the axes."""
-ACROSS, UPWARD = 6, 7
-"""Largest number of ticks; an accuracy's axis is at most seven steps long."""
-COLOURS = 8
-"""Colours of the page's style; further series have the same ones, with dashes."""
-LABEL, ABOVE = 50, 8
-"""The width of a dot's label, and the room for one above the highest dot."""
-LANE = 44.0
-"""The height of a lane of bars."""
+LEFT, RIGHT, TOP, BOTTOM = 48.0, 14.0, 10.0, 38.0  # room around the axes
+ACROSS, UPWARD = 6, 7  # most ticks; an accuracy's axis is at most seven steps long
+COLOURS = 8  # of the page's style; further series have the same ones, with dashes
+LABEL, ABOVE = 50, 8  # width of a dot's label, and room for one above the highest dot
+LANE = 44.0  # height of a lane of bars
+# Of a figure's file: heights of its title and of a line of its legend; widths of marks and letters.
 TITLE, LINE, MARK, LETTER = 22, 18, 10, 6.5
-"""Of a figure's file: heights of the title and of a line of the legend, and the width of its marks
-and, about, of a letter."""
 
 Point = tuple[float, float]
 Legend = list[tuple[int, str]]
@@ -92,7 +86,7 @@ class Scale:
     kind: Literal["amount", "share", "whole"] = "amount"
     unit: str = ""
     names: Sequence[str] = ()
-    """Of the values 0, 1 and so on."""
+    """Names of the values 0, 1 and so on."""
 
     def text(self, value: float) -> str:
         """Return a value as it stands at a tick."""
@@ -296,7 +290,7 @@ class Lane:
     colour: int
     scores: Sequence[tuple[str, float]]
     named: bool = True
-    """Whether a bar names its clients."""
+    """True if a bar names its clients."""
 
     def bars(self, bins: int) -> dict[int, list[str]]:
         """Return the clients of each bar that has some."""
@@ -341,7 +335,7 @@ class Stack:
     first: int
     last: int
     counts: Mapping[str, int]
-    """By the style's class."""
+    """Counts by class of the page's style."""
     text: str
 
 
@@ -366,7 +360,7 @@ def stacks_chart(title: str, stacks: Sequence[Stack]) -> Markup:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart under its title; by what was spent, where it can be drawn over several things."""
+    """A chart under its title; one chart for each axis that it can be drawn over."""
 
     title: str
     legend: Legend

@@ -1,4 +1,4 @@
-"""Answers by class: how good a run is at each class, and which classes it takes for which."""
+"""Answers by class: accuracies, confusion matrices, and the pairs that are confused most often."""
 
 from __future__ import annotations
 
@@ -17,23 +17,15 @@ from server_app.report.grouping import Group, mean_of
 from server_app.report.run_data import RunData
 from server_app.report.scores import level_name
 
-MOST_CELLS = 2400
-"""Of the table; of more classes it has those with the least accuracy."""
-MOST_DRAWN = 100
-"""Classes of a matrix that is drawn: of more, a cell would be smaller than a dot."""
-MOST_CONFUSED = 10
-"""Pairs of classes that are named."""
-EXTREMES = 3
-"""Classes that are named for how low or high their accuracy is."""
-LETTER, LONGEST_NAME = 5.2, 12
-"""About the width of a letter of a class's name, and how many of them there is room for."""
-FOOT = 18.0
-"""Room for what the columns are, below their names."""
-MOST_NAMED = 25
-"""Names beside a matrix; of more classes every second, third... is named."""
-MOST_NUMBERED = 12
-"""Classes up to which the counts stand in the cells."""
-SHADES = 8
+MOST_CELLS = 2400  # of the table; of more classes it has those with the least accuracy
+MOST_DRAWN = 100  # classes of a matrix: with more, a cell would be smaller than a dot
+MOST_CONFUSED = 10  # pairs of classes that are named
+EXTREMES = 3  # classes that are named for the lowest and for the highest accuracy
+LETTER, LONGEST_NAME = 5.2, 12  # width of a letter of a class's name, and most letters
+FOOT = 18.0  # room for the label below the names of the columns
+MOST_NAMED = 25  # names beside a matrix; of more classes every second, third... is named
+MOST_NUMBERED = 12  # classes up to which the counts stand in the cells
+SHADES = 8  # of a cell
 NOTE = "Of each class's examples in the server's test set, the share that is answered right"
 MATRIX_NOTE = (
     "A row is of the examples of a class, a column of what they were taken for; the stronger, the "
@@ -41,21 +33,21 @@ MATRIX_NOTE = (
 )
 
 Counts = Sequence[Sequence[int]]
-"""How often each answer was given: by class, and by answer."""
+"""Number of answers, by class and by answer."""
 
 
 @dataclass(frozen=True)
 class ClassTest:
-    """How many examples of each class there were, and how many of them each level has right."""
+    """A test by class: the numbers of examples, and of the right answers of each level."""
 
     names: Sequence[str]
     sizes: Sequence[int]
     right: Mapping[str, Sequence[int]]
-    """By level."""
+    """Right answers by level."""
     held: Collection[str]
     """The levels that clients hold."""
     matrices: Mapping[str, Counts]
-    """By level, where they are recorded."""
+    """Confusion matrices by level, where they are recorded."""
 
     @classmethod
     def of(cls, run: RunData) -> Self | None:

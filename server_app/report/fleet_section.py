@@ -25,16 +25,11 @@ from server_app.report.run_data import RunData, by_number
 from server_app.report.scores import NO_FLEET
 from strategies.rounds.worst_tenth import worst_tenth
 
-MOST_TILES = 400
-"""Clients that are drawn one by one."""
-MOST_PARTS = 300
-"""Parts that are shown, over all groups."""
-NAMED = 5
-"""Clients with the least accuracy that are named."""
-MOST_LISTED = 100
-"""Clients of the table; of more it has those with the least accuracy."""
-FEW, BARS, BARS_OF_MANY = 8, 50, 25
-"""Lanes that are few; bars of a lane, and where there are more lanes than that."""
+MOST_TILES = 400  # clients that are drawn one by one
+MOST_PARTS = 300  # parts that are shown, over all groups
+NAMED = 5  # clients with the least accuracy that are named
+MOST_LISTED = 100  # clients of the table; of more it has those with the least accuracy
+FEW, BARS, BARS_OF_MANY = 8, 50, 25  # lanes that are few; bars of one of few lanes, and of many
 COST_NOTE = (
     "MACs: multiply-accumulates of one answer. Memory: to train a batch. Bytes: of the level's "
     "tensors, one way. Client-rounds: replies that were taken; device time and MACs spent are "
@@ -53,7 +48,7 @@ OWN_NOTE = " Levels train copies of their own of some parts, which they do not s
 
 
 def fleet_blocks(groups: Sequence[Group]) -> list[Block]:
-    """Return the levels' costs, what they computed, the clients, and who holds which part."""
+    """Return the levels' costs and computation, the clients, and the parts that levels hold."""
     known = [(group.name, run) for group in groups if (run := group.recorded)]
     if not known:
         return [Text(NO_FLEET)]
@@ -71,7 +66,7 @@ def fleet_blocks(groups: Sequence[Group]) -> list[Block]:
 
 
 def levels_costs(groups: Sequence[Group]) -> list[Table]:
-    """Return what the levels are and took, one group's after the other's."""
+    """Return the size and the costs of the levels, one group's after the other's."""
     rows, changing = [], False
     for group in groups:
         run = group.recorded
@@ -109,7 +104,7 @@ def _named(group: Group, groups: Sequence[Group]) -> dict[str, str]:
 
 
 def computation_table(groups: Sequence[Group]) -> list[Table]:
-    """Return what the levels' clients computed, of several groups all levels together.
+    """Return the computation of the levels' clients, of several groups all levels together.
 
     Of a group's runs it is the first that recorded it.
     """
@@ -179,7 +174,7 @@ def _tile(run: RunData, number: str) -> Tile:
 
 
 def parts_table(run: RunData) -> list[Table]:
-    """Return what share of each part the levels hold, and how often it was trained."""
+    """Return the share of each part that the levels hold, and how often it was trained."""
     parts, replied = run.fleet["parts"] if run.fleet else [], run.level_sums("replied")
     often = [sum(replied.get(level, 0) * share for level, share in part["held"].items())
              for part in parts]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone are one group, named by what sets it apart from others."""
+"""Groups of runs that differ in their seed alone, named by the settings that set them apart."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from server_app.report.run_data import Curve, RunData, by_number
 from training.perplexity import shown
 
 SEED = "seed"
-SAID_ALONE = ("strategy", "model", "dataset", "experiment")
-"""Choices that are known by their values."""
+SAID_ALONE = ("strategy", "model", "dataset", "experiment")  # named by their values alone
 METHODS_ASK_FOR = ("model.norm", "model.scaler", "model.steps", "model.head")
 """Settings that come with a method."""
-ABSENT = "-"
-"""Stands for a value that is not there."""
+ABSENT = "-"  # stands for a value that is not there
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def all_of(lists: Sequence[Sequence[str]]) -> list[str]:
 
 @dataclass(frozen=True)
 class Spread:
-    """A value over the runs of a group: its mean, and from where to where it goes."""
+    """A value over the runs of a group: its mean, its lowest and its highest value."""
 
     mean: float
     low: float

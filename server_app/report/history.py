@@ -1,4 +1,4 @@
-"""How runs went: starts, ends, differing settings, and refused, failed or late clients."""
+"""The course of runs: starts, ends, settings that differ, and refused, failed or late clients."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ from server_app.report.charts import Figure, Stack, stacks_chart
 from server_app.report.grouping import ABSENT, Group, differences, settings
 from server_app.report.run_data import RunData
 
-LATE = "late"
-"""The reason of clients that did not answer before a round's deadline."""
+LATE = "late"  # reason of clients that did not answer before a round's deadline
 FAULTS = ("refused", "failed")
-MOST_BARS, MOST_ROWS = 100, 100
-"""Of the chart of replies, and of a table over all runs."""
-LONGEST = 160
-"""Letters of a problem that are shown."""
-MOST_CONFIGS = 24
-"""Configs that are shown whole."""
+MOST_BARS, MOST_ROWS = 100, 100  # of the chart of replies, and of a table over all runs
+LONGEST = 160  # letters of a problem that are shown
+MOST_CONFIGS = 24  # configs that are shown whole
 
 
 def subtitle(groups: Sequence[Group]) -> str:
@@ -178,7 +174,7 @@ def _count(line: RoundMetrics, fault: str) -> int:
 
 
 def faults_tables(groups: Sequence[Group]) -> list[Table]:
-    """Return what went wrong by reason, by client and by node; nothing where nothing did."""
+    """Return the faults by reason, by client and by node; no tables where there were none."""
     runs = [(group.name, run) for group in groups for run in group.runs]
     reasons, clients, nodes = [], [], []
     for name, run in runs:
@@ -232,6 +228,6 @@ def _by_client(run: RunData) -> list[dict[str, str]]:
 
 
 def _asked(line: RoundMetrics) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield what clients were asked for in a round, and what came of that."""
+    """Yield the requests of a round to clients, each with the counts of its answers."""
     yield "training", line.get("clients", {})
     yield from line.get("asked", {}).items()

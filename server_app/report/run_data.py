@@ -1,4 +1,4 @@
-"""One run as the report shows it: its settings, its rounds, and what they come to."""
+"""One run as the report shows it: its settings, its rounds, and its scores."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from server_app.record.metrics import RoundMetrics, score_of
 from server_app.record.summary import summarise
 
 Spent = Literal["rounds", "bytes", "seconds", "macs"]
-"""What training has taken up to a round: seconds are the devices', added up."""
+"""Kinds of cost of training up to a round; seconds are the sum over all devices."""
 
 ALWAYS = ("local", "global", "personal")
-"""Kinds of clients' tests, in the order in which they are told."""
+"""Kinds of clients' tests, in the order in which they are shown."""
 
 Curve = dict[int, float]
 """Values by round."""
@@ -28,7 +28,7 @@ Curve = dict[int, float]
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """One run: what it was asked to do, and what came of it so far."""
+    """One run: its config, and the record of its rounds so far."""
 
     directory: Path
     config: Mapping[str, Any]
@@ -38,13 +38,13 @@ class RunData:
     """None of a run that an older version made."""
     finished: bool
     reason: str | None = None
-    """Why it ended before its last round, where it said so."""
+    """The reason why it ended before its last round, where it gave one."""
     at_best: bool = False
-    """Whether its scores are those after its best round, rather than after its last."""
+    """True if its scores are those after its best round, rather than after its last."""
     recorded_budgets: Mapping[str, list[BudgetFacts]] = field(default_factory=dict)
-    """What levels come to under budgets, by level, after the last round."""
+    """Accuracies under budgets after the last round, by level."""
     confusion: Confusion | None = None
-    """What the newest test took for what; None where it is not recorded."""
+    """Confusion matrices of the newest test; None where they are not recorded."""
 
     @property
     def name(self) -> str:
@@ -93,12 +93,12 @@ class RunData:
 
     @property
     def budgets(self) -> Mapping[str, list[BudgetFacts]]:
-        """What levels come to under budgets, where that is of the scores' own round."""
+        """Accuracies under budgets by level, where they are of the scores' own round."""
         return {} if self.at_best else self.recorded_budgets
 
     @property
     def levels(self) -> list[str]:
-        """Names of what was tested: the levels by their numbers, then whatever else."""
+        """Names of the networks that were tested: levels by their numbers, then other names."""
         return sorted(self.summary["levels"], key=by_number)
 
     @property
@@ -109,7 +109,7 @@ class RunData:
 
     @cached_property
     def kinds(self) -> list[str]:
-        """What clients tested, such as `local` and `global`."""
+        """Kinds of the clients' tests, such as `local` and `global`."""
         found = [
             what
             for line in self.lines
@@ -126,7 +126,7 @@ class RunData:
 
     @cached_property
     def level_facts(self) -> dict[str, LevelFacts]:
-        """What the levels are and cost, by number; nothing where the run did not record it."""
+        """Size and costs of the levels, by number; nothing where the run did not record them."""
         return {str(level["number"]): level for level in self.fleet["levels"]} if self.fleet else {}
 
     @property
@@ -148,7 +148,7 @@ class RunData:
 
     @cached_property
     def trained_rounds(self) -> dict[str, int]:
-        """In how many rounds each client's reply was taken."""
+        """Number of rounds in which each client's reply was taken."""
         counts: dict[str, int] = {}
         for line in self.lines:
             for client in line.get("trained", {}):
@@ -173,7 +173,7 @@ class RunData:
         return {number: value for number, value in found.items() if value is not None}
 
     def spent(self, what: Spent) -> Curve:
-        """Return what was spent up to each round; nothing where it was not recorded."""
+        """Return the cost up to each round; nothing where it was not recorded."""
         rounds = [line["round"] for line in self.lines]
         if what == "rounds":
             return {number: number for number in rounds}
@@ -208,5 +208,5 @@ def found_at(scores: Mapping[str, Any], path: Sequence[str]) -> float | None:
 
 
 def by_number(name: str) -> tuple[bool, int, str]:
-    """Sort by numbers; what is none comes after them."""
+    """Return a key that sorts numbers first, in their order, and then other names."""
     return not name.isdecimal(), int(name) if name.isdecimal() else 0, name

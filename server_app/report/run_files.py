@@ -1,4 +1,4 @@
-"""Reads a run's directory for the report: also of a run that goes on, was killed, or is old."""
+"""Reads a run's directory for the report, also of a run that goes on, was killed, or is old."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _lines(file: Path) -> list[RoundMetrics]:
 
 
 def _budgets(summary: Path) -> Mapping[str, list[BudgetFacts]]:
-    """Return what the end of a run says of budgets; nothing where it does not, or is damaged."""
+    """Return the accuracies under budgets of a run's end; nothing where none can be read."""
     try:
         found: Any = json.loads(summary.read_text(encoding="utf-8"))
     except (OSError, ValueError):

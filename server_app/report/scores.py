@@ -33,10 +33,8 @@ SCALES: dict[Spent, Scale] = {
     "seconds": Scale("seconds of all devices", unit="s"),
 }
 OVERS = {"rounds": "by round", "bytes": "by bytes sent", "seconds": "by device seconds"}
-FEWEST_POINTS, MOST_POINTS = 10, 60
-"""Of a line: more could not be told apart."""
-ALL_POINTS = 5000
-"""Of all lines, as far as that leaves each the fewest: the page is to stay below 1 MB."""
+FEWEST_POINTS, MOST_POINTS = 10, 60  # of a line: more could not be told apart
+ALL_POINTS = 5000  # of all lines, but for the fewest of each: keeps the page below 1 MB
 FRONT_COLOUR = 7
 SCORE_NOTES = {
     "mean": "over the levels",
@@ -202,7 +200,7 @@ def curve_blocks(groups: Sequence[Group]) -> list[Block]:
 
 
 def accuracy_figures(groups: Sequence[Group]) -> list[Figure]:
-    """Return the curves: of one group's levels and exits, or of several groups' scores."""
+    """Return the curves of one group's levels and exits, or of several groups' scores."""
     levels, kinds = _levels(groups), _kinds(groups)
     if len(groups) > 1:
         paths: dict[str, Path] = {"Mean of the levels": ("mean",), "Worst level": ("worst",)}

@@ -43,16 +43,12 @@ from strategies.federation import FleetConfig
 
 SYSTEM = "system"
 TITLE = "Accuracy of the system by serving setting"
-ASIDE = 3.0
-"""How far dots of the same setting are from each other."""
+ASIDE = 3.0  # distance between dots of the same setting
+# Of the tree: top of its first row; heights of a row, of a node, and of the room below the last.
 FIRST, ROW, BOX, BELOW = 16.0, 88.0, 40.0, 20.0
-"""Top of the first row of nodes; heights of a row, of a node, and of the room below the last."""
-GAP, WIDEST, LETTER = 4.0, 92.0, 6.0
-"""Room beside a node, the width that it has at most, and about that of a letter."""
-NAMED = 48.0
-"""The width from which on a node has room for its name."""
-MOST_IN_A_ROW = 16
-"""Nodes beside each other that leave room for their rates."""
+GAP, WIDEST, LETTER = 4.0, 92.0, 6.0  # room beside a node; widths of the widest, and of a letter
+NAMED = 48.0  # width from which on a node has room for its name
+MOST_IN_A_ROW = 16  # nodes beside each other that leave room for their rates
 TREE_NOTE = (
     "In requests per second: ↑ arrives at a node, the number in it is served, and that of a line "
     "transferred."
@@ -116,7 +112,7 @@ def _settings(run: RunData) -> UnderSettings:
 
 
 def _exits_table(group: Group, topology: Topology) -> Table:
-    """Return what the nodes of each exit serve, and how good it is alone; the system last."""
+    """Return the requests that the nodes of each exit serve, and its accuracy; the system last."""
     rows = []
     for number, rate in enumerate(topology.exit_rates, 1):
         nodes = [node for node in topology.nodes if node.exit == number]

@@ -1,6 +1,6 @@
 """The page's style: readable on a phone, in light and in dark mode.
 
-It is a Python file, as the template is, because Flower's app bundles hold no .css or .html.
+A Python module, as the template and the script are: Flower's bundles take no .css, .js or .html.
 """
 
 STYLE = """

@@ -17,7 +17,7 @@ from tests.support.recorded_runs import fleet, recorded, round_of, write_run
 
 PHONE, DESK = 390, 1280
 LEAST_CONTRAST = 4.5
-"""What WCAG 2 asks of text."""
+"""Least contrast of texts by WCAG 2."""
 TEXTS = (
     *("h1", "h2", "p", "td", "th", ".faint", ".notes", "a", ".cards dt", ".cards dd", "pre"),
     *(".banner", ".legend li", "label", "button", "footer", ".tiles span", ".share", "svg text"),

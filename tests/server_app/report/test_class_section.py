@@ -1,4 +1,4 @@
-"""What a report tells of classes: accuracies by level, matrices, and what is taken for what."""
+"""Classes in a report: accuracies by level, matrices, and pairs that are confused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_of(by_level: dict[str, list[list[int]]], names: list[str] = NAMES) -> Ru
 
 
 class Section:
-    """What the report tells of the classes of groups."""
+    """The blocks about the classes of groups, by their kind."""
 
     def __init__(self, *groups: Group) -> None:
         blocks: list[Block] = class_blocks(groups)

@@ -1,4 +1,4 @@
-"""What went wrong, as the report tells it."""
+"""Faults in a report: refused, failed and late replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds and trained which part of the network, and how accuracy is spread over clients."""
+"""The fleet in a report: parts and the levels that train them, and the spread over clients."""
 
 from __future__ import annotations
 

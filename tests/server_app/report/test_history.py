@@ -1,4 +1,4 @@
-"""Where runs come from, how they ended, and whether they can be compared."""
+"""Origins of runs, their ends, and warnings where they cannot be compared."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.support.recorded_runs import fleet, recorded, round_of, write_run
 
 MEGABYTE = 1_000_000
 SECTIONS = ["results", "accuracy", "cost", "fleet", "clients", "faults", "config"]
-"""Of every report."""
+"""Sections of every report."""
 EVIL = "<script>alert(1)</script>\"'&"
 REFERENCES = ("src", "href", "data", "action", "srcset", "poster", "xlink:href")
 

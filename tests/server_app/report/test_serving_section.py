@@ -51,7 +51,7 @@ def system(
 
 
 class Section:
-    """What the report tells of the systems of runs."""
+    """The blocks about the systems of runs, by their kind."""
 
     def __init__(self, *runs: RunData, with_settings: bool = True) -> None:
         blocks = serving_blocks(grouped(runs), with_settings=with_settings)
@@ -62,7 +62,7 @@ class Section:
 
 
 def texts(drawing: Markup | None) -> list[str]:
-    """Return what is written in a drawing, without what is told of its parts."""
+    """Return the texts of a drawing, without the titles of its parts."""
     assert drawing is not None
     return ["".join(each.itertext()) for each in ElementTree.fromstring(drawing).iter("text")]
 
