@@ -23,7 +23,8 @@ def test_every_curve_and_the_front_are_files_that_can_be_read(tmp_path: Path) ->
     write_report(runs, tmp_path / "report.html", figures=tmp_path / "figures")
     written = {file.stem: file.read_text() for file in (tmp_path / "figures").iterdir()}
     assert {"level-1-rounds", "level-1-bytes", "level-1-seconds", "worst-level-rounds",
-            "clients-tests-local-local", "accuracy-against-the-cost-of-an-answer-macs"} <= written.keys()  # fmt: skip
+            "clients-tests-local-local",
+            "accuracy-against-the-cost-of-an-answer-macs"} <= written.keys()  # fmt: skip
     for svg in written.values():
         assert {"scalefl", "heterofl"} <= set(texts(svg))
         assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
