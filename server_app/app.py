@@ -28,7 +28,6 @@ from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
 from server_app.record.trackers import tracking
-from server_app.report.end_of_run import make_report
 from strategies.observer import Observers
 from strategies.round import NestedStrategy
 
@@ -87,7 +86,7 @@ def run(
             record.require_there()  # else its end would be written into a folder made anew
             recorder.ended(f"{type(error).__name__}: {error}")
             if config.report and isinstance(error, Exception):  # who stops a run waits for nothing
-                make_report(record)
+                _make_report(record)
             raise
         summary = summarise(record.metrics(), recorder.best.metrics)
         if recorder.fleet and (measured := measured_budgets(recorder.fleet)):
@@ -97,6 +96,12 @@ def run(
         record.finish(summary)
         recorder.ended(None)
         if config.report:
-            make_report(record)
+            _make_report(record)
         show(record, summary)
     return federated
+
+
+def _make_report(record: RunRecord) -> None:
+    from server_app.report.page import make_report  # draws: imported at the end alone
+
+    make_report(record)
