@@ -8,6 +8,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from client_app.attacks import amplified, poisoned
 from client_app.memory import Memory
 from client_app.node_config import NodeConfig
 from client_app.offers import granted, reasons_kept_here
@@ -20,7 +21,6 @@ from protocol.records import ARRAYS
 from protocol.reports import Evaluation, Personal, Profile, Trained
 from protocol.work import Work
 from strategies.registry import method
-from training.attacks import amplified, poisoned
 from training.devices import choose_device, set_threads
 from training.fitting import fit
 from training.local_training import LocalTraining

@@ -17,7 +17,6 @@ from data.overview import dealt, notes
 from protocol.environment import STARTED_IN
 from server_app.budgets import budgets_of
 from server_app.building import evaluator, strategy_of
-from server_app.checking import require_start
 from server_app.config.checkout import start_of_paths
 from server_app.config.composing import Config, compose_and_tell
 from server_app.config.overrides import with_absolute_paths
@@ -28,6 +27,7 @@ from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
 from server_app.record.trackers import tracking
+from server_app.start_checks import require_start
 from strategies.observer import Observers
 from strategies.round import NestedStrategy
 
