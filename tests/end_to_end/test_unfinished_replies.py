@@ -1,6 +1,6 @@
 """Nodes that announce replies and do not upload them: a stock SuperLink, and a real ServerApp.
 
-`tests/strategies/fleet/test_pulling.py` has the details, without processes.
+`tests/strategies/nodes/test_pulling.py` has the details, without processes.
 """
 
 from __future__ import annotations
