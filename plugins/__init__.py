@@ -333,7 +333,8 @@ def _outside(plugin: Plugin, before: Collection[str]) -> tuple[str, ...]:
     homes = [*installed, plugin.path, Path(__file__).parents[1]]
     new = [module for name, module in sys.modules.items() if name not in before]
     files = {str(file) for module in new if (file := getattr(module, "__file__", None))}
-    return tuple(sorted(f for f in files if not any(Path(f).is_relative_to(h) for h in homes)))
+    real = filter(os.path.isabs, files)  # torch's `_ops.py` is none: it stands for a library
+    return tuple(sorted(f for f in real if not any(Path(f).is_relative_to(h) for h in homes)))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Tells expected errors in one line of Flower's log; all others keep their traceback.
 
-Flower logs whatever a ServerApp or a ClientApp raises with its traceback. The errors of nestfl's own
+Flower logs all that a ServerApp or a ClientApp raises with its traceback. Errors of nestfl's own
 classes say in one sentence what is wrong and what to change: a traceback would hide it.
 """
 

@@ -29,10 +29,12 @@ from strategies.method_settings import MethodSettings
 from strategies.rounds.evaluation import Evaluate, client_scores, client_tests, evaluate_submodels
 from strategies.rounds.folding import Fold
 from strategies.rounds.messages import messages
+from strategies.rounds.next_state import form_of, require_state
 from strategies.rounds.norm_statistics import with_statistics
 from strategies.rounds.observer import Observer
 from strategies.rounds.questions import Question, answers_in, ask, asked
 from strategies.rounds.tally import Tally
+from strategies.rounds.unsaved import Unsaved
 from strategies.rounds.worst_tenth import worst_tenths
 
 PATIENCE = 60.0
@@ -64,6 +66,7 @@ class NestedStrategy(Method, Strategy):
         self._asked: dict[Key, Sent[Question]] = {}
         self._record: ArrayRecord | None = None
         """The global state as Flower's own loop has it."""
+        self._unsaved = Unsaved(self)
 
     # --- our loop ------------------------------------------------------------------------------
 
@@ -191,6 +194,7 @@ class NestedStrategy(Method, Strategy):
         self.summary()
         require_full_model(self.federation, self.settings, self.coverage, self.clients.values())
         self.ask_first(grid)
+        self._unsaved.look()
 
     def _adopt(self, arrays: ArrayRecord) -> None:
         self.adopt(arrays.to_torch_state_dict())
@@ -233,13 +237,20 @@ class NestedStrategy(Method, Strategy):
             fold.add(reply)
             self.observer.replied(round, self.tally.done, self.tally.sampled)
         self.roster.unanswered = fold.unanswered
-        state, self.round = fold.result(round), round
-        self.state = self.server_step(state, self.state)
+        state, self.round, form = fold.result(round), round, form_of(self.state)
+        self.state = require_state(self.server_step(state, self.state), form, self._source(round))
         for number, part in self.tally.slices.items():
             if part.replied:
                 self.untrained -= {e.number for e in self.trained_with(self.levels[number - 1])}
         if self.settings.remembers:
             self.last_replies |= {client: round for client, _ in fold.losses}
+        self._unsaved.look()
+
+    def _source(self, round: int) -> str:
+        """Return what makes a round's state, as its errors name it."""
+        own = type(self).server_step is not Method.server_step
+        what = f"server_step of {self.settings.name}" if own else "the aggregation"
+        return f"round {round}: {what}"
 
     # --- evaluation ------------------------------------------------------------------------------
 
