@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models import family
+from protocol.environment import STARTED_IN
 from strategies.federation import Federation, FederationError
 from strategies.fleet.enrolment import Client
 from strategies.levels.planning import Level
@@ -52,11 +54,13 @@ def describe(
 ) -> None:
     """Log what the levels are, who trains them, and what is missing."""
     if len(clients) < federation.fleet.clients:
+        with_all = MORE_NODES.format(federation.fleet.clients)
+        advice = f"; a simulation has them all with: flwr run . {with_all}"
         log.warning(
-            "%d of the fleet's %d clients are there; a simulation has them all with: flwr run . %s",
+            "%d of the fleet's %d clients are there%s",
             len(clients),
             federation.fleet.clients,
-            MORE_NODES.format(federation.fleet.clients),
+            advice if STARTED_IN in os.environ else "",
         )
     _describe_levels(federation, settings, coverage)
     if attackers := federation.attackers & {client.number for client in clients}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,24 @@ def test_what_is_kept_is_not_warned_of_whatever_its_key_and_a_resumed_run_ends_a
     assert warned(caplog) == []
     assert all(torch.equal(whole.state[name], resumed.state[name]) for name in whole.state)
     assert resumed.rounds == 3  # type: ignore[attr-defined]
+
+
+def test_the_method_of_the_guide_goes_on_with_its_momentum(
+    tmp_path: Path, federate: Federate, caplog: pytest.LogCaptureFixture
+) -> None:
+    guide = Path(__file__).parents[3] / "docs" / "your-network.md"
+    _, _, section = guide.read_text().partition("### State of its own\n")
+    lines = section.partition("\n- ")[0].splitlines()
+    load(tmp_path, "\n".join(line for line in lines if line.startswith("    ") or not line[:1]))
+    whole, _ = federate(f"{RUN} rounds=3 name=whole checkpoint.keep=9")
+    start = next((tmp_path / "runs" / "whole" / "checkpoints").glob("*1*.safetensors"))
+    copy = tmp_path / "runs" / "copy"
+    shutil.copytree(start.parents[1], copy)
+    for later in [*copy.glob("checkpoints/*2*"), *copy.glob("checkpoints/*3*")]:
+        later.unlink()
+    resumed = run(InProcessGrid(4), compose(f"resume={copy}"))
+    assert warned(caplog) == []
+    assert all(torch.equal(whole.state[name], resumed.state[name]) for name in whole.state)
 
 
 def test_what_is_kept_but_not_taken_back_is_warned_of(
