@@ -14,6 +14,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from data.overview import dealt, notes
+from protocol import failures
 from protocol.environment import STARTED_IN
 from server_app.budgets import budgets_of
 from server_app.building import evaluator, strategy_of
@@ -33,6 +34,7 @@ from strategies.round import NestedStrategy
 
 app = ServerApp()
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+failures.shorten(log)
 
 
 @app.main()

@@ -144,7 +144,9 @@ def _baseline(request: Request, trials: Sequence[Trial]) -> Mapping[str, str]:
             f"--baseline {request.baseline}: expected one of the choices that are compared: "
             f"{', '.join(choices) or f'none, {SEED} alone has several values'}"
         )
-    return {key: chosen}
+    strategy, _, option = key.partition(".")
+    own = {"strategy": strategy} if option and strategy in offered.get("strategy", []) else {}
+    return own | {key: chosen}
 
 
 def _slots(request: Request, config: Config) -> Slots:

@@ -132,8 +132,13 @@ def _name(
 ) -> str:
     """Name a group by its settings: where another method was chosen, not by all that it brings."""
     parts = []
+    strategies = {each.get("strategy") for each in chosen}
     for key in differing:
         group, _, rest = key.partition(".")
+        if rest and group in strategies:  # of one strategy of a comparison
+            if key in choices:
+                parts.append(in_short(rest, choices[key]))
+            continue
         name = "strategy.name" if key in METHODS_ASK_FOR else f"{group}.name"
         if rest and key != name and name in differing:
             alike = [c for c in chosen if c.get(name) == choices.get(name)]
@@ -141,6 +146,14 @@ def _name(
                 continue
         parts.append(in_short(group if rest == "name" else key, choices.get(key, ABSENT)))
     return " ".join(parts)
+
+
+def own_option(key: str, choices: Mapping[str, str]) -> str | None:
+    """Return the option that a comparison's key sets for the chosen strategy alone: beta of
+    nefl.beta; None for all other keys.
+    """
+    strategy, _, option = key.partition(".")
+    return option or None if strategy == choices.get("strategy") else None
 
 
 def in_short(key: str, value: str) -> str:

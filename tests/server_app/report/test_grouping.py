@@ -57,6 +57,18 @@ def test_labels_make_the_groups_where_they_are_given() -> None:
     assert [group.name for group in grouped(resolved, labels)] == ["train.lr=0.1", "train.lr=0.2"]
 
 
+def test_an_option_of_one_strategy_of_a_comparison_is_in_the_names_of_its_groups_alone() -> None:
+    runs = [run_data(made(name).lines, name=str(Path(name).resolve())) for name in "abc"]  # type: ignore[arg-type]
+    chosen = (
+        {"strategy": "fedavg"},
+        {"strategy": "nefl", "nefl.widths": "[1]"},
+        {"strategy": "nefl", "nefl.widths": "[0.5,1]"},
+    )
+    labels = {run.directory: choices for run, choices in zip(runs, chosen, strict=True)}
+    names = [group.name for group in grouped(runs, labels)]
+    assert names == ["fedavg", "nefl widths=[1]", "nefl widths=[0.5,1]"]
+
+
 def test_settings_are_texts_without_those_that_change_no_result() -> None:
     config = {"train": {"lr": 0.1, "nesterov": True}, "output": "runs", "fleet": {"shares": [1, 2]},
               "resume": None, "model": {"weights": None}}  # fmt: skip
