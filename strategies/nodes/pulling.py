@@ -143,7 +143,7 @@ class UploadsMailbox:
             found = _message(upload.objects[0], contents, identity, most)
         except _GoneError:
             return self._lost(identity)
-        except BaseException:
+        except Exception:
             self.give_up(identity)
             raise
         self.give_up(identity)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.serde import message_from_proto
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.node_pb2 import Node
@@ -23,6 +23,8 @@ from trials.security.door import Door, Key
 
 PAUSE = 0.2
 """Seconds between two looks for messages."""
+RAISED = 2
+"""Flower's code of a reply that says that the ClientApp has raised an exception."""
 ONE_AT_A_TIME = threading.Lock()
 """ClientApps change the process that they run in."""
 
@@ -83,10 +85,16 @@ class NodeByHand(threading.Thread):
         while not self.ended.wait(PAUSE):
             message = self.asked()
             if message is not None:
-                with ONE_AT_A_TIME:
-                    reply = app(message, self.context)
-                trained = message.metadata.message_type == "train"
+                trained, reply = message.metadata.message_type == "train", self.answer(message)
                 (self.send if trained else all_of_it)(self, Parcel.of(reply))
+
+    def answer(self, message: Message) -> Message:
+        """Return the real ClientApp's reply."""
+        try:
+            with ONE_AT_A_TIME:
+                return app(message, self.context)
+        except Exception as error:
+            return Message(Error(RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
 
     def asked(self) -> Message | None:
         """Fetch the next message, if there is one, and all of its objects."""
