@@ -186,9 +186,9 @@ def is_ours(kind: type) -> bool:
     """Return whether a class is one of nestfl's own: an error of such a class says all there is."""
     module = kind.__module__
     package = module.partition(".")[0]
-    return module == __name__ or (
-        package != __name__ and (Path(__file__).parents[1] / package / "__init__.py").is_file()
-    )
+    beside = Path(__file__).parents[1] / package / "__init__.py"
+    # Where nestfl is installed, its own package does not lie beside this one.
+    return module == __name__ or (package != __name__ and (package == "nestfl" or beside.is_file()))
 
 
 def place_of(error: BaseException, plugin: Plugin) -> str | None:

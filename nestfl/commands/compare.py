@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rich.console import Console
 
 import plugins
 from data.homes import with_home
+from nestfl.bundle import APP
 from nestfl.comparing.comparison import Comparison
 from nestfl.comparing.outcome import Known, Outcome
 from nestfl.comparing.result_tables import ResultTable
@@ -27,8 +27,6 @@ from server_app.config.typed import ConfigError
 from server_app.record.files import COMPARISON_FILE, LAUNCHER_LOCK, make_directory
 from server_app.record.locking import PATIENCE, Lock
 from server_app.start_checks import check
-
-APP_DIR = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ def _run(
     )
     try:
         with stop_request() as stop, comparison_display_on(console) as display:
-            progress = run_trials(comparison, slots, display, stop, APP_DIR)
+            progress = run_trials(comparison, slots, display, stop, APP)
     except Stopped as stopped:
         again = shlex.join(request.command())
         errors.out(f"nestfl compare: stopped. Go on with: {again}", highlight=False)
