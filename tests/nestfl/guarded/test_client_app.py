@@ -13,8 +13,8 @@ from flwr.cli.build import build_fab_from_files
 from flwr.supernode.runtime import run_clientapp
 
 from nestfl.guarded.client_app import Gate, installed
-from nestfl.guarded.flower import replace
 from nestfl.guarded.pinned_code import CodeError, fingerprint
+from nestfl.guarded.replacing import replace
 
 PROJECT = b"""
 [project]
