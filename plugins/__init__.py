@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 
 FOLDER = "plugins"
@@ -122,6 +121,8 @@ def search_installed_too() -> None:
 
 def installed() -> dict[str, Path]:
     """Return where the plugins of installed packages lie, by the names of their entry points."""
+    from importlib.metadata import entry_points  # a fifth of a start: not for --help
+
     found = {}
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda each: each.name):
         spec = importlib.util.find_spec(point.module)

@@ -25,9 +25,9 @@ from flwr.supercore.utils import get_flwr_home
 from flwr.supernode.runtime import run_clientapp
 
 from nestfl import leave_app
-from nestfl.guarded.flower import replace
 from nestfl.guarded.own_user import LOOPBACK, is_own
 from nestfl.guarded.pinned_code import CodeError, allowed_code, check_code
+from nestfl.guarded.replacing import replace
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message

@@ -16,8 +16,8 @@ from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
 
 from nestfl import leave_app
-from nestfl.guarded.flower import replace
 from nestfl.guarded.own_user import LOOPBACK, is_own
+from nestfl.guarded.replacing import replace
 
 CLIENT_APP = [sys.executable, "-P", "-m", "nestfl.guarded.client_app"]
 

@@ -33,9 +33,9 @@ from flwr.supernode.cli.flower_supernode import flower_supernode
 
 from nestfl import leave_app
 from nestfl.bundle import APP, BundleError
-from nestfl.guarded.flower import replace
 from nestfl.guarded.own_user import guard_servers, own_port
 from nestfl.guarded.pinned_code import CodeError, allowed_code, fingerprint_of
+from nestfl.guarded.replacing import replace
 
 LAUNCHER = [sys.executable, "-P", "-m", "nestfl.guarded.launcher"]
 SECRET_BYTES = 32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -114,3 +115,16 @@ guarded.main()
 """
     safe = {"PYTHONPATH": str(CHECKOUT), "PYTHONSAFEPATH": "1"}
     assert python(tmp_path, script, **safe) == (1, "No module named 'models'\n")
+
+
+PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
+OURS = re.compile(rf"^(?:from|import) (?:{'|'.join(nestfl.PACKAGES)})\b", re.MULTILINE)
+
+
+def test_snippets_of_the_docs_begin_with_the_import() -> None:
+    """Plugins do not: a device that they are sent to may have no nestfl."""
+    pages = [re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) for page in PAGES]
+    scripts = [text for found in pages for text in found if "@register" not in text]
+    ours = [text for text in scripts if OURS.search(text)]
+    assert len(ours) >= 3
+    assert [text for text in ours if not text.startswith("import nestfl")] == []

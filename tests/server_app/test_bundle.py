@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 import grimp
 import yaml
-from flwr.cli.app_cmd import publish
+from flwr.cli.app_cmd.publish import _validate_description, _validate_files
 from flwr.cli.build import build_fab_from_files
 from flwr.cli.utils import filter_paths_for_publish, validate_project_name
 from packaging.specifiers import SpecifierSet
@@ -60,8 +60,8 @@ def published() -> list[Path]:
 
 def test_the_hub_takes_the_files_and_the_description() -> None:
     """At most 1,000 text files of at most 1 MB, 10 MB in all, and up to 200 letters."""
-    publish._validate_files(published())
-    publish._validate_description(TOML["project"]["description"])
+    _validate_files(published())
+    _validate_description(TOML["project"]["description"])
     assert len(TOML["project"]["description"]) <= 200
     validate_project_name(TOML["project"]["name"], "name")
 

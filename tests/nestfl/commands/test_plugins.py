@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 import plugins
 from nestfl.bundle import APP
-from nestfl.cli import app
+from nestfl.commands import app
 from nestfl.guarded.pinned_code import fingerprint_of
 from tests.support.own_code import METHOD, NETWORK, changed, saved
 

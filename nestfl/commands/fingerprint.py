@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import click
 
-from nestfl.cli.group import app
-from nestfl.cli.options import FILE, plugin_option, refuse
+from nestfl.commands.group import app
+from nestfl.commands.shared_options import FILE, plugin_option, refuse
 
 
 @app.command(
@@ -35,6 +34,8 @@ from nestfl.cli.options import FILE, plugin_option, refuse
 @plugin_option()
 def fingerprint(code: Path | None, copy: Path | None) -> None:
     """Print what tells the code that a run sends from all other: devices can pin it."""
+    from tempfile import TemporaryDirectory
+
     import plugins
     from nestfl.bundle import APP, copy_app
     from nestfl.guarded.pinned_code import fingerprint_of
