@@ -12,20 +12,25 @@ import numpy as np
 
 from data.cache import Arrays, cached_arrays
 from data.catalog import LANGUAGE, PartitionError
-from data.examples import Examples
-from data.formats import ImageSplit, ImageSplits
-from data.images import ImageData
-from data.language import LanguageData, LanguageSplit
-from data.language_source import LanguageSplits, load_language
+from data.examples import (
+    Examples,
+    ImageData,
+    ImageSplit,
+    LanguageData,
+    LanguageSplit,
+    SeriesData,
+    SeriesSplit,
+    Split,
+    Splits,
+    TextData,
+    with_overlaps,
+)
+from data.language_source import load_language
 from data.own_source import device_series, own_owners, own_series
 from data.partition import Rows, like_a_client, partition, server_rows, split_parts
-from data.series import SeriesData, SeriesSplit, SeriesSplits, with_overlaps
 from data.source import load, load_own
 from data.spec import DatasetSpec, image_facts, series_facts, text_facts
 from data.text_source import load_own_texts, load_texts
-from data.texts import TextData, TextSplit, TextSplits
-
-Split = ImageSplit | SeriesSplit | TextSplit | LanguageSplit
 
 log = logging.getLogger("flwr")  # whose lines a SuperNode shows
 
@@ -127,7 +132,7 @@ def _test_rows(spec: DatasetSpec, client: int) -> Rows:
     return like_a_client(own, splits.test.labels, spec, client)
 
 
-def splits_of(spec: DatasetSpec) -> ImageSplits | SeriesSplits | TextSplits | LanguageSplits:
+def splits_of(spec: DatasetSpec) -> Splits[Split]:
     if spec.holds == "language":
         return load_language(spec)
     if spec.holds == "series":

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Literal
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from data.broken import Broken, raise_if
 from data.catalog import DataError, ImageFacts
+from data.examples import ImageSplit
 from plugins.regular_files import IrregularFileError, open_regular, require_regular
 
 if TYPE_CHECKING:
@@ -46,20 +47,6 @@ UNREADABLE = (
 """What reading a broken file raises: Arrow's errors are subclasses of these."""
 SMALL, GROWTH = 2**28, 100
 """Bytes that any file may take in memory, and how many times its own size a larger one may."""
-
-
-class ImageSplit(NamedTuple):
-    """Images and their labels, row by row."""
-
-    images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
-
-
-class ImageSplits(NamedTuple):
-    """The examples to deal out to clients, and those nobody trains on."""
-
-    train: ImageSplit
-    test: ImageSplit
 
 
 Reader = Callable[[Sequence[Path], ImageFacts, SplitName], ImageSplit]

@@ -13,18 +13,24 @@ from numpy.typing import NDArray
 
 from data.broken import Broken, raise_if
 from data.catalog import DataError, ImageFacts
-from data.examples import Examples
+from data.examples import (
+    Examples,
+    ImageData,
+    ImageSplit,
+    SeriesData,
+    SeriesSplit,
+    TextData,
+    TextSplit,
+)
 from data.formats import (
     IMAGE_SUFFIXES,
     UNKNOWN,
-    ImageSplit,
     channels_first,
     checked_split,
     decode_what_can_be,
     opened_npz,
     reading,
 )
-from data.images import ImageData
 from data.own_inputs import read_own_inputs
 from data.parquet import (
     IMAGE_COLUMNS,
@@ -34,10 +40,8 @@ from data.parquet import (
     open_parquet,
     table_images,
 )
-from data.series import SeriesData, SeriesSplit
 from data.spec import DatasetSpec, image_facts, series_facts, text_facts
 from data.text_formats import Labelled, Texts, read_text_file
-from data.texts import TextData, TextSplit
 from data.tokens import encode
 
 

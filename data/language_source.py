@@ -7,14 +7,14 @@ import io
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import LANGUAGE, TEXTS, DataError, LanguageFacts
 from data.docstrings import read_docstrings, versions
+from data.examples import LanguageSplit, Splits
 from data.formats import reading, unpacked
 from data.homes import with_home
-from data.language import LanguageSplit
 from data.locate import locate_language
 from data.parquet import first_column, open_parquet
 from data.source import HELD_OUT_SHARE
@@ -28,14 +28,7 @@ ReadSplit = Callable[[str], Lines | None]
 TEXT_COLUMNS = ("text",)
 
 
-class LanguageSplits(NamedTuple):
-    """The runs of words to deal out to clients, and those nobody trains on."""
-
-    train: LanguageSplit
-    test: LanguageSplit
-
-
-def load_language(spec: DatasetSpec) -> LanguageSplits:
+def load_language(spec: DatasetSpec) -> Splits[LanguageSplit]:
     """Return a running text's two splits, as read-only arrays shared by all processes."""
     tokenizer = spec.tokenizer or WHITESPACE
     return _load(spec.name, spec.path, tokenizer, spec.max_tokens, spec.num_classes, cache_dir())
@@ -44,7 +37,7 @@ def load_language(spec: DatasetSpec) -> LanguageSplits:
 @lru_cache(maxsize=4)
 def _load(
     name: str, path: str | None, tokenizer: str, max_tokens: int, size: int, _cache: Path
-) -> LanguageSplits:
+) -> Splits[LanguageSplit]:
     facts = LANGUAGE[name]
     read, source, where = _reader(facts, path)
 
@@ -60,7 +53,7 @@ def _load(
             }
 
     arrays = cached_arrays(name, ("splits", source, tokenizer, max_tokens, size), number)
-    return LanguageSplits(LanguageSplit(arrays["train"]), LanguageSplit(arrays["test"]))
+    return Splits(LanguageSplit(arrays["train"]), LanguageSplit(arrays["test"]))
 
 
 def _reader(facts: LanguageFacts, path: str | None) -> tuple[ReadSplit, object, str]:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from data.broken import Broken, BrokenFilesError
 from data.catalog import MOST_SHOWN
-from data.clients import Split, client_rows, splits_of
+from data.clients import client_rows, splits_of
+from data.examples import Split
 from data.formats import undecodable
 from data.listing import Purpose, listed, own_files
 from data.look import Seen, look_at

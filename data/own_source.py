@@ -25,15 +25,14 @@ from data.catalog import (
     SeriesFacts,
     UnknownClassError,
 )
-from data.formats import ImageSplit, ImageSplits, decode_images
+from data.examples import ImageSplit, SeriesSplit, Splits, TextSplit
+from data.formats import decode_images
 from data.image_tables import fingerprint_of_own
 from data.listed import Listed
 from data.listing import Purpose, listed, own_files
 from data.own_files import OwnFiles
 from data.resize import fitted_array
-from data.series import SeriesSplit, SeriesSplits
 from data.spec import DatasetSpec
-from data.texts import TextSplit, TextSplits
 from data.tokens import encode, fingerprint
 
 TEST_SHARE = 0.2
@@ -51,28 +50,28 @@ class Owners(NamedTuple):
     """Those of whom all examples are held out for the test: they are no clients."""
 
 
-def own_images(spec: DatasetSpec) -> ImageSplits:
+def own_images(spec: DatasetSpec) -> Splits[ImageSplit]:
     """Return the images to train and to test on."""
     arrays = own_arrays(spec)
-    return ImageSplits(
+    return Splits(
         ImageSplit(arrays["train"], arrays["train-labels"]),
         ImageSplit(arrays["test"], arrays["test-labels"]),
     )
 
 
-def own_texts(spec: DatasetSpec) -> TextSplits:
+def own_texts(spec: DatasetSpec) -> Splits[TextSplit]:
     """Return the texts to train and to test on, as tokens."""
     arrays = own_arrays(spec)
-    return TextSplits(
+    return Splits(
         TextSplit(arrays["train"], arrays["train-labels"]),
         TextSplit(arrays["test"], arrays["test-labels"]),
     )
 
 
-def own_series(spec: DatasetSpec) -> SeriesSplits:
+def own_series(spec: DatasetSpec) -> Splits[SeriesSplit]:
     """Return the series to train and to test on."""
     arrays = own_arrays(spec)
-    return SeriesSplits(
+    return Splits(
         SeriesSplit(arrays["train"], arrays["train-labels"], arrays.get("train-places")),
         SeriesSplit(arrays["test"], arrays["test-labels"]),
     )

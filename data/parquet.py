@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from data.broken import Broken
 from data.catalog import DataError, ImageFacts
+from data.examples import ImageSplit
 from data.formats import (
-    ImageSplit,
     SplitName,
     checked_split,
     decode_images,

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import IMAGES, DataError, ImageFacts, PartitionError
-from data.formats import ImageSplit, ImageSplits, checked_split
+from data.examples import ImageSplit, Splits
+from data.formats import checked_split
 from data.homes import with_home
 from data.locate import SplitFiles, locate
 from data.own_source import device_arrays, own_images
@@ -22,7 +23,7 @@ HELD_OUT_SHARE = 0.2
 HELD_OUT_SEED = 0
 
 
-def load(spec: DatasetSpec) -> ImageSplits:
+def load(spec: DatasetSpec) -> Splits[ImageSplit]:
     """Return the data set's two splits, as read-only arrays shared by all processes."""
     if spec.is_own:
         return own_images(spec)
@@ -30,7 +31,7 @@ def load(spec: DatasetSpec) -> ImageSplits:
 
 
 @lru_cache(maxsize=4)
-def _load(name: str, path: str | None, _cache: Path) -> ImageSplits:
+def _load(name: str, path: str | None, _cache: Path) -> Splits[ImageSplit]:
     facts = IMAGES[name]
     if path is not None:
         files = locate(with_home(path).resolve(), name)
@@ -40,13 +41,13 @@ def _load(name: str, path: str | None, _cache: Path) -> ImageSplits:
         arrays = cached_arrays(name, facts.hub, lambda: _named(_read_hub(facts)))
     else:
         arrays = cached_arrays(name, "bundled", lambda: _named(_read_digits(facts)))
-    return ImageSplits(
+    return Splits(
         ImageSplit(arrays["train-images"], arrays["train-labels"]),
         ImageSplit(arrays["test-images"], arrays["test-labels"]),
     )
 
 
-def _named(splits: ImageSplits) -> Arrays:
+def _named(splits: Splits[ImageSplit]) -> Arrays:
     return {
         "train-images": splits.train.images,
         "train-labels": splits.train.labels,
@@ -76,14 +77,14 @@ def _load_own(name: str, path: str, _cache: Path) -> ImageSplit:
     return ImageSplit(arrays["images"], arrays["labels"])
 
 
-def _read_splits(files: SplitFiles, facts: ImageFacts) -> ImageSplits:
+def _read_splits(files: SplitFiles, facts: ImageFacts) -> Splits[ImageSplit]:
     train = files.read(files.train, facts, "train")
     if files.test:
-        return ImageSplits(train, files.read(files.test, facts, "test"))
+        return Splits(train, files.read(files.test, facts, "test"))
     return _hold_out_test(train)
 
 
-def _read_digits(facts: ImageFacts) -> ImageSplits:
+def _read_digits(facts: ImageFacts) -> Splits[ImageSplit]:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)  # 0 to 16 in each of 8x8 pixels
@@ -91,12 +92,10 @@ def _read_digits(facts: ImageFacts) -> ImageSplits:
     return _hold_out_test(checked_split(scaled.reshape(-1, *facts.image_shape), labels, facts))
 
 
-def _hold_out_test(everything: ImageSplit) -> ImageSplits:
+def _hold_out_test(everything: ImageSplit) -> Splits[ImageSplit]:
     train, test = held_out(everything.labels)
     images, labels = everything
-    return ImageSplits(
-        ImageSplit(images[train], labels[train]), ImageSplit(images[test], labels[test])
-    )
+    return Splits(ImageSplit(images[train], labels[train]), ImageSplit(images[test], labels[test]))
 
 
 def held_out(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -115,7 +114,7 @@ def held_out(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
     return train, test
 
 
-def _read_hub(facts: ImageFacts) -> ImageSplits:
+def _read_hub(facts: ImageFacts) -> Splits[ImageSplit]:
     from datasets import load_dataset
 
     try:
@@ -130,4 +129,4 @@ def _read_hub(facts: ImageFacts) -> ImageSplits:
     train, test = (
         read_table(part.data.table, facts, lambda _, text: Path(text)) for part in (train, test)
     )
-    return ImageSplits(train, test)
+    return Splits(train, test)

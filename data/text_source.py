@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import TEXTS, DataError, TextFacts
 from data.docstrings import read_docstrings, versions
+from data.examples import Splits, TextSplit
 from data.formats import UNKNOWN
 from data.homes import with_home
 from data.locate import locate_texts
@@ -19,14 +20,13 @@ from data.own_source import device_arrays, own_texts
 from data.source import held_out
 from data.spec import DatasetSpec
 from data.text_formats import Texts, read_text_files, read_text_table
-from data.texts import TextSplit, TextSplits
 from data.tokens import encode, fingerprint
 
 ReadSplit = Callable[[str], Texts | None]
 """The texts of the split of a name, if there is one."""
 
 
-def load_texts(spec: DatasetSpec) -> TextSplits:
+def load_texts(spec: DatasetSpec) -> Splits[TextSplit]:
     """Return the text data set's two splits, as read-only arrays shared by all processes."""
     if spec.is_own:
         return own_texts(spec)
@@ -44,7 +44,7 @@ def load_own_texts(spec: DatasetSpec, path: str) -> TextSplit:
 @lru_cache(maxsize=4)
 def _load(
     name: str, path: str | None, tokenizer: str | None, max_tokens: int, _cache: Path
-) -> TextSplits:
+) -> Splits[TextSplit]:
     facts = TEXTS[name]
     read, source = _reader(facts, path)
 
@@ -59,7 +59,7 @@ def _load(
 
     key = ("splits", source, fingerprint(tokenizer), max_tokens)
     arrays = cached_arrays(name, key, tokenise)
-    return TextSplits(
+    return Splits(
         TextSplit(arrays["train-tokens"], arrays["train-labels"]),
         TextSplit(arrays["test-tokens"], arrays["test-labels"]),
     )

@@ -16,16 +16,14 @@ import torch
 
 from data.catalog import CATALOG, IMAGES, TEXTS, DataError
 from data.clients import server_data
-from data.examples import Examples
+from data.examples import Examples, ImageData, TextData
 from data.homes import with_home
-from data.images import ImageData
 from data.inputs import read_unlabelled
 from data.partition import Rows
 from data.resize import fitted
 from data.source import load
 from data.spec import DatasetSpec, image_facts, text_facts
 from data.text_source import load_texts
-from data.texts import TextData
 
 OWN, COUNTERPART, FILES = "own", "counterpart", "files"
 """In place of a data set's name: what the server keeps of the run's (`DatasetSpec.server`), the one

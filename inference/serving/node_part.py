@@ -19,8 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import plugins
-from data.images import scale_and_shift
-from data.series import mean_and_scale
+from data.examples import mean_and_scale, scale_and_shift
 from models.families import Features, family
 from models.parts import Part, load_part
 from models.slicing import Slice, State

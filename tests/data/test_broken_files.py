@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from data.catalog import IMAGES, DataError
+from data.examples import ImageData
 from data.formats import read_idx, read_npz
-from data.images import ImageData
 from data.inputs import read_inputs
 from data.locate import locate
 from data.parquet import read_parquet

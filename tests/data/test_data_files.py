@@ -20,7 +20,7 @@ from PIL import Image
 from data import cache, formats, parquet, source
 from data.catalog import DataError
 from data.clients import client_rows, global_test
-from data.formats import ImageSplit
+from data.examples import ImageSplit
 from data.source import load
 from data.spec import DatasetSpec
 from tests.support.image_files import (

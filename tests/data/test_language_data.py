@@ -14,7 +14,7 @@ import torch
 from data import language_source
 from data.catalog import LANGUAGE, DataError
 from data.clients import client_data, client_rows, device_data
-from data.language import LanguageData, LanguageSplit
+from data.examples import LanguageData, LanguageSplit
 from data.language_source import load_language
 from data.spec import DatasetSpec, PartitionKind
 from data.words import numbered, runs, vocabulary, words_of

@@ -11,12 +11,12 @@ import pytest
 from data.broken import BrokenFilesError
 from data.catalog import DataError
 from data.clients import client_data, client_rows, device_data, global_test
+from data.examples import SeriesData
 from data.formats import UNKNOWN
 from data.inputs import read_inputs
 from data.look import completed
 from data.natural import client_names
 from data.own_source import own_arrays, own_series
-from data.series import SeriesData
 from data.spec import DatasetSpec
 from tests.support.sensor_tables import sensor_table
 

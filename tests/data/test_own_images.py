@@ -20,7 +20,7 @@ from PIL import Image
 from data.cache import cache_dir
 from data.catalog import DataError, UnknownClassError
 from data.clients import client_data, device_data, global_test, splits_of
-from data.images import ImageData
+from data.examples import ImageData
 from data.inputs import read_inputs, read_unlabelled
 from data.listing import guessed
 from data.look import completed, mean_and_deviation

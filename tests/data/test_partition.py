@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from data.catalog import DataError
 from data.clients import all_clients, client_data, device_data, global_test
-from data.formats import ImageSplit
+from data.examples import ImageSplit
 from data.partition import like_a_client, partition, split_parts
 from data.source import load
 from data.spec import PARTITION_KINDS, DatasetSpec, PartitionKind

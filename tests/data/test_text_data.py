@@ -21,11 +21,10 @@ from data import text_source, tokens
 from data.catalog import TEXTS, DataError
 from data.clients import client_data, client_rows, device_data, global_test
 from data.docstrings import read_docstrings
-from data.examples import Examples
+from data.examples import Examples, TextData, TextSplit
 from data.inputs import read_inputs
 from data.spec import PARTITION_KINDS, DatasetSpec, PartitionKind
 from data.text_source import load_texts
-from data.texts import TextData, TextSplit
 from data.tokens import HASHED_WORDS, encode, identity
 from models import Slice, Task
 from protocol.train_settings import TrainSettings

@@ -14,9 +14,7 @@ from PIL import Image
 from data import source
 from data.catalog import IMAGES
 from data.clients import client_rows
-from data.examples import Examples
-from data.formats import ImageSplit
-from data.images import ImageData
+from data.examples import Examples, ImageData, ImageSplit
 
 FACTS = IMAGES["cifar10"]
 
