@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from data.catalog import DatasetFacts, ImageFacts, LanguageFacts, SeriesFacts, TextFacts
 
 Batches = Iterator[tuple[Tensor, Tensor]]
+UNKNOWN = -1
+"""The label of an example that has none, or whose class is not published (the tests of GLUE)."""
 BatchRows = slice | Tensor
 """The examples of a batch: neighbours, or any."""
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.broken import Broken, raise_if
 from data.catalog import DataError, ImageFacts
 from data.examples import (
+    UNKNOWN,
     Examples,
     ImageData,
     ImageSplit,
@@ -22,24 +22,11 @@ from data.examples import (
     TextData,
     TextSplit,
 )
-from data.formats import (
-    IMAGE_SUFFIXES,
-    UNKNOWN,
-    channels_first,
-    checked_split,
-    decode_what_can_be,
-    opened_npz,
-    reading,
-)
+from data.foreign_files import Broken, opened_npz, raise_if, reading
+from data.image_files import IMAGE_SUFFIXES, channels_first, checked_split, decode_what_can_be
+from data.image_tables import IMAGE_COLUMNS, LABEL_COLUMNS, named_beside, table_images
 from data.own_inputs import read_own_inputs
-from data.parquet import (
-    IMAGE_COLUMNS,
-    LABEL_COLUMNS,
-    first_column,
-    named_beside,
-    open_parquet,
-    table_images,
-)
+from data.parquet import first_column, open_parquet
 from data.spec import DatasetSpec, image_facts, series_facts, text_facts
 from data.text_formats import Labelled, Texts, read_text_file
 from data.tokens import encode

@@ -13,7 +13,7 @@ from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import LANGUAGE, TEXTS, DataError, LanguageFacts
 from data.docstrings import read_docstrings, versions
 from data.examples import LanguageSplit, Splits
-from data.formats import reading, unpacked
+from data.foreign_files import reading, unpacked
 from data.homes import with_home
 from data.locate import locate_language
 from data.parquet import first_column, open_parquet

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.broken import Broken
 from data.catalog import DataError
+from data.foreign_files import Broken
 from data.tables import Rows
 from data.written import NUMBER
 

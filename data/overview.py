@@ -12,11 +12,11 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from data.broken import Broken, BrokenFilesError
 from data.catalog import MOST_SHOWN
 from data.clients import client_rows, splits_of
 from data.examples import Split
-from data.formats import undecodable
+from data.foreign_files import Broken, BrokenFilesError
+from data.image_files import undecodable
 from data.listing import Purpose, listed, own_files
 from data.look import Seen, look_at
 from data.natural import client_names, natural_clients, whole_in_test

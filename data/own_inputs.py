@@ -12,16 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.broken import raise_if
 from data.catalog import DataError
-from data.formats import UNKNOWN, opened_npz
-from data.image_columns import image_column
-from data.image_tables import images_of
+from data.examples import UNKNOWN
+from data.foreign_files import opened_npz, raise_if
+from data.image_files import channels_first_of_any
+from data.image_tables import LABEL_COLUMNS, image_column, images_of
 from data.listed import Listed, columns_of_texts
 from data.own_files import ARCHIVE_SUFFIX
 from data.own_source import labels_of, read_inputs_of
-from data.parquet import LABEL_COLUMNS
-from data.resize import channels_first_of_any
 from data.series_listing import array_columns, list_series, list_series_archive
 from data.spec import DatasetSpec
 from data.tables import LABEL, TABLE_SUFFIXES, Rows, read_tables

@@ -6,7 +6,7 @@ and devices that ask for the same share it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.broken import Broken, raise_if
-from data.cache import Arrays, cache_dir, cached_arrays
+from data.cache import Arrays, Fingerprint, cache_dir, cached_arrays
 from data.catalog import (
     DataError,
     DatasetFacts,
@@ -26,13 +25,20 @@ from data.catalog import (
     UnknownClassError,
 )
 from data.examples import ImageSplit, SeriesSplit, Splits, TextSplit
-from data.formats import decode_images
-from data.image_tables import fingerprint_of_own
+from data.foreign_files import Broken, raise_if
+from data.image_files import decode_images, fitted_array
+from data.image_tables import (
+    fingerprint_of_named,
+    holds_all_images,
+    image_column,
+    named_files,
+    paths_in,
+)
 from data.listed import Listed
 from data.listing import Purpose, listed, own_files
 from data.own_files import OwnFiles
-from data.resize import fitted_array
 from data.spec import DatasetSpec
+from data.tables import columns_of, read_table_file
 from data.tokens import encode, fingerprint
 
 TEST_SHARE = 0.2
@@ -304,3 +310,24 @@ def held_out_of_each(
         to_test.append(rows[: min(max(1, round(share * len(rows))), len(rows) - 1)])
     test = np.sort(np.concatenate(to_test))
     return np.setdiff1d(np.arange(len(labels)), test), test
+
+
+def named_by(files: OwnFiles, spec: DatasetSpec) -> list[Path]:
+    """Return the paths of images that tables name."""
+    if files.kind != "tables" or spec.holds != "images":
+        return []
+    tables = (*files.train, *files.test, *files.validation)
+
+    def names() -> Iterator[tuple[Path, str]]:
+        for file in tables:
+            column = image_column(columns_of(file))
+            if not (file.suffix == ".parquet" and holds_all_images(file, column)):
+                for text in paths_in(read_table_file(file, names=[column]).column(column)):
+                    yield file, text
+
+    return named_files("own", tables, names)
+
+
+def fingerprint_of_own(files: OwnFiles, spec: DatasetSpec) -> Fingerprint:
+    """Return what a cached copy depends on: the files, and the images that tables name."""
+    return [*files.fingerprint(), *fingerprint_of_named(named_by(files, spec))]

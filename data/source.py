@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import IMAGES, DataError, ImageFacts, PartitionError
 from data.examples import ImageSplit, Splits
-from data.formats import checked_split
 from data.homes import with_home
+from data.image_files import checked_split
+from data.image_tables import read_table
 from data.locate import SplitFiles, locate
 from data.own_source import device_arrays, own_images
-from data.parquet import read_table
 from data.spec import DatasetSpec
 
 HELD_OUT_SHARE = 0.2

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from data.broken import Broken, raise_if
 from data.catalog import DataError
-from data.formats import reading, require_memory
+from data.foreign_files import Broken, raise_if, reading, require_memory
 from data.parquet import open_parquet, parquet_schema
 from data.written import as_classes, as_names
 from plugins.regular_files import open_regular, require_regular

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.catalog import DataError, TextFacts
-from data.formats import UNKNOWN, reading
+from data.examples import UNKNOWN
+from data.foreign_files import reading
 from data.parquet import first_column, open_parquet
 from plugins.regular_files import require_regular
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import TEXTS, DataError, TextFacts
 from data.docstrings import read_docstrings, versions
-from data.examples import Splits, TextSplit
-from data.formats import UNKNOWN
+from data.examples import UNKNOWN, Splits, TextSplit
 from data.homes import with_home
 from data.locate import locate_texts
 from data.own_source import device_arrays, own_texts

@@ -18,9 +18,9 @@ from data.catalog import CATALOG, IMAGES, TEXTS, DataError
 from data.clients import server_data
 from data.examples import Examples, ImageData, TextData
 from data.homes import with_home
+from data.image_files import fitted
 from data.inputs import read_unlabelled
 from data.partition import Rows
-from data.resize import fitted
 from data.source import load
 from data.spec import DatasetSpec, image_facts, text_facts
 from data.text_source import load_texts

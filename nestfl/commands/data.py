@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from data.broken import Broken, BrokenFilesError
 from data.clients import splits_of
+from data.foreign_files import Broken, BrokenFilesError
 from data.homes import with_home
 from data.listing import guessed
 from data.overview import (

@@ -16,8 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from data.broken import Broken
 from data.clients import global_test
+from data.foreign_files import Broken
 from data.inputs import Inputs, read_inputs
 from data.spec import DatasetSpec
 from inference import Answers

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from data import cache, formats, parquet, source
+from data import cache, image_files, image_tables, source
 from data.catalog import DataError
 from data.clients import client_rows, global_test
 from data.examples import ImageSplit
@@ -187,7 +187,7 @@ def test_a_table_without_images_and_a_cut_idx_file_are_refused(tmp_path: Path) -
     text = tmp_path / "train.parquet"
     datasets.Dataset.from_dict({"sentence": ["a"], "label": [0]}).to_parquet(text)
     with pytest.raises(DataError, match="no column img or image; the columns are: sentence, label"):
-        parquet.read_parquet([text], FACTS, "train")
+        image_tables.read_parquet([text], FACTS, "train")
     split = random_split(5, "mnist")
     path = write_idx(tmp_path / "idx", split, split)
     images = path / "train-images-idx3-ubyte"
@@ -220,7 +220,7 @@ def test_a_second_process_maps_the_arrays_instead_of_decoding(
     first = load(spec)
     rows = client_rows(spec)
     forget_loaded()
-    for module, name in ((formats, "decode_images"), (source, "_read_splits")):
+    for module, name in ((image_files, "decode_images"), (source, "_read_splits")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("decoded again"))
     monkeypatch.setattr("data.clients.partition", lambda *_: pytest.fail("dealt out again"))
     again = load(spec)

@@ -18,7 +18,7 @@ import pytest
 
 from data.catalog import DataError
 from data.clients import splits_of
-from data.formats import GROWTH, SMALL, opened_npz
+from data.foreign_files import GROWTH, SMALL, opened_npz
 from data.inputs import read_inputs
 from data.language_source import read_lines
 from data.look import completed

@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 
 from data import own_source, source
-from data.broken import BrokenFilesError
 from data.catalog import DataError
 from data.clients import splits_of
 from data.digest import digest_of
+from data.foreign_files import BrokenFilesError
 from data.inputs import read_inputs
 from data.listing import guessed
 from data.overview import broken_in

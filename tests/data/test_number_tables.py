@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.broken import BrokenFilesError
 from data.catalog import DataError
 from data.clients import client_data, client_rows, device_data, global_test
-from data.examples import SeriesData
-from data.formats import UNKNOWN
+from data.examples import UNKNOWN, SeriesData
+from data.foreign_files import BrokenFilesError
 from data.inputs import read_inputs
 from data.look import completed
 from data.natural import client_names

@@ -13,8 +13,8 @@ from PIL import Image
 from data.catalog import DataError
 from data.clients import client_rows, server_data
 from data.examples import ImageData, TextData
+from data.image_files import fitted
 from data.partition import server_rows
-from data.resize import fitted
 from data.spec import DatasetSpec
 from data.tokens import encode
 from data.unlabelled import UnlabelledSpec, server_parts, unlabelled
