@@ -21,16 +21,13 @@ from data.examples import (
     SeriesData,
     SeriesSplit,
     Split,
-    Splits,
     TextData,
     with_overlaps,
 )
-from data.language_source import load_language
-from data.own_source import device_series, own_owners, own_series
+from data.own_source import own_owners
 from data.partition import Rows, like_a_client, partition, server_rows, split_parts
-from data.source import load, load_own
 from data.spec import DatasetSpec, image_facts, series_facts, text_facts
-from data.text_source import load_own_texts, load_texts
+from data.splits import device_split, splits_of
 
 log = logging.getLogger("flwr")  # whose lines a SuperNode shows
 
@@ -80,7 +77,7 @@ def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
     if spec.local_test != "own":
         log.warning("local_test is %s, but this device tests on its own data", spec.local_test)
         spec = replace(spec, local_test="own")
-    own = _device_split(spec, str(path))
+    own = device_split(spec, str(path))
     return _parted(own, np.arange(len(own.labels)), spec, 0)
 
 
@@ -130,20 +127,6 @@ def _test_rows(spec: DatasetSpec, client: int) -> Rows:
     splits = splits_of(spec)
     own = splits.train.labels[client_rows(spec)[client]]
     return like_a_client(own, splits.test.labels, spec, client)
-
-
-def splits_of(spec: DatasetSpec) -> Splits[Split]:
-    if spec.holds == "language":
-        return load_language(spec)
-    if spec.holds == "series":
-        return own_series(spec)
-    return load(spec) if spec.holds == "images" else load_texts(spec)
-
-
-def _device_split(spec: DatasetSpec, path: str) -> Split:
-    if spec.holds == "series":
-        return device_series(spec, path)
-    return load_own(spec, path) if spec.holds == "images" else load_own_texts(spec, path)
 
 
 def _parted(split: Split, rows: Rows, spec: DatasetSpec, stream: int) -> ClientData:

@@ -15,9 +15,8 @@ from data.homes import with_home
 from data.image_files import channels_first_of_any
 from data.image_tables import image_column, images_of
 from data.listed import Listed, columns_of_texts, label_column, of_rows
-from data.numbers import may_be_numbers
+from data.number_tables import array_columns, list_series, list_series_archive, may_be_numbers
 from data.own_files import OwnFiles, image_files, number_files, table_files
-from data.series_listing import array_columns, list_series, list_series_archive
 from data.spec import FOLDER, TABLE, DatasetSpec
 from data.tables import Rows, columns_of, read_tables
 

@@ -24,7 +24,6 @@ from data.catalog import (
     SeriesFacts,
     UnknownClassError,
 )
-from data.examples import ImageSplit, SeriesSplit, Splits, TextSplit
 from data.foreign_files import Broken, raise_if
 from data.image_files import decode_images, fitted_array
 from data.image_tables import (
@@ -54,39 +53,6 @@ class Owners(NamedTuple):
     """Each example's place in them."""
     held_out: tuple[str, ...] = ()
     """Those of whom all examples are held out for the test: they are no clients."""
-
-
-def own_images(spec: DatasetSpec) -> Splits[ImageSplit]:
-    """Return the images to train and to test on."""
-    arrays = own_arrays(spec)
-    return Splits(
-        ImageSplit(arrays["train"], arrays["train-labels"]),
-        ImageSplit(arrays["test"], arrays["test-labels"]),
-    )
-
-
-def own_texts(spec: DatasetSpec) -> Splits[TextSplit]:
-    """Return the texts to train and to test on, as tokens."""
-    arrays = own_arrays(spec)
-    return Splits(
-        TextSplit(arrays["train"], arrays["train-labels"]),
-        TextSplit(arrays["test"], arrays["test-labels"]),
-    )
-
-
-def own_series(spec: DatasetSpec) -> Splits[SeriesSplit]:
-    """Return the series to train and to test on."""
-    arrays = own_arrays(spec)
-    return Splits(
-        SeriesSplit(arrays["train"], arrays["train-labels"], arrays.get("train-places")),
-        SeriesSplit(arrays["test"], arrays["test-labels"]),
-    )
-
-
-def device_series(spec: DatasetSpec, path: str) -> SeriesSplit:
-    """Return all training series in a device's own files; no global test set is held out here."""
-    arrays = device_arrays(spec, path)
-    return SeriesSplit(arrays["inputs"], arrays["labels"], arrays.get("places"))
 
 
 def own_owners(spec: DatasetSpec) -> Owners:

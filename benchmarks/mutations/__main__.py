@@ -37,7 +37,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "strategies/levels/cost.py": ("strategies/levels/test_cost.py",),
     "server_app/record/checkpoint.py": ("server_app/record/test_run_record.py",),
     "inference/thresholds.py": ("inference/test_inference.py",),
-    "data/partition.py": ("data/test_partition.py",),
+    "data/partition.py": ("data/test_partition.py", "data/test_natural_clients.py"),
     "strategies/fleet/enrolment.py": ("strategies/fleet/test_introductions.py",),
     "strategies/fleet/roster.py": ("strategies/fleet/test_roster.py",),
     "strategies/fleet/streaming.py": ("strategies/fleet/test_streaming.py",),

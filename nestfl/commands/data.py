@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from data.clients import splits_of
 from data.foreign_files import Broken, BrokenFilesError
 from data.homes import with_home
 from data.listing import guessed
@@ -30,6 +29,7 @@ from data.overview import (
     test_part,
 )
 from data.spec import DatasetSpec
+from data.splits import splits_of
 from nestfl.watching.log_colours import colour_for_terminals
 from protocol.printable import printable
 from server_app.config.composing import ConfigError, compose_dataset
