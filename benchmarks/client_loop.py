@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.catalog import IMAGES
-from data.images import ImageData
+from data.examples import ImageData
 from models import Slice, SlicedNetwork, build
 from protocol.train_settings import TrainSettings
 from training.devices import set_threads

@@ -26,7 +26,7 @@ import httpx
 import torch
 
 from data.clients import global_test
-from data.images import ImageData
+from data.examples import ImageData
 from inference.serving.metrics import process_memory
 from inference.serving.wire import DEGRADED, LIMITED, MEDIA_TYPE, Answers, pack
 from nestfl.commands.serving_tree import Tree

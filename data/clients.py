@@ -12,20 +12,22 @@ import numpy as np
 
 from data.cache import Arrays, cached_arrays
 from data.catalog import LANGUAGE, PartitionError
-from data.examples import Examples
-from data.formats import ImageSplit, ImageSplits
-from data.images import ImageData
-from data.language import LanguageData, LanguageSplit
-from data.language_source import LanguageSplits, load_language
-from data.own_source import device_series, own_owners, own_series
+from data.examples import (
+    Examples,
+    ImageData,
+    ImageSplit,
+    LanguageData,
+    LanguageSplit,
+    SeriesData,
+    SeriesSplit,
+    Split,
+    TextData,
+    with_overlaps,
+)
+from data.own_source import own_owners
 from data.partition import Rows, like_a_client, partition, server_rows, split_parts
-from data.series import SeriesData, SeriesSplit, SeriesSplits, with_overlaps
-from data.source import load, load_own
 from data.spec import DatasetSpec, image_facts, series_facts, text_facts
-from data.text_source import load_own_texts, load_texts
-from data.texts import TextData, TextSplit, TextSplits
-
-Split = ImageSplit | SeriesSplit | TextSplit | LanguageSplit
+from data.splits import device_split, splits_of
 
 log = logging.getLogger("flwr")  # whose lines a SuperNode shows
 
@@ -75,7 +77,7 @@ def device_data(path: Path | str, spec: DatasetSpec) -> ClientData:
     if spec.local_test != "own":
         log.warning("local_test is %s, but this device tests on its own data", spec.local_test)
         spec = replace(spec, local_test="own")
-    own = _device_split(spec, str(path))
+    own = device_split(spec, str(path))
     return _parted(own, np.arange(len(own.labels)), spec, 0)
 
 
@@ -125,20 +127,6 @@ def _test_rows(spec: DatasetSpec, client: int) -> Rows:
     splits = splits_of(spec)
     own = splits.train.labels[client_rows(spec)[client]]
     return like_a_client(own, splits.test.labels, spec, client)
-
-
-def splits_of(spec: DatasetSpec) -> ImageSplits | SeriesSplits | TextSplits | LanguageSplits:
-    if spec.holds == "language":
-        return load_language(spec)
-    if spec.holds == "series":
-        return own_series(spec)
-    return load(spec) if spec.holds == "images" else load_texts(spec)
-
-
-def _device_split(spec: DatasetSpec, path: str) -> Split:
-    if spec.holds == "series":
-        return device_series(spec, path)
-    return load_own(spec, path) if spec.holds == "images" else load_own_texts(spec, path)
 
 
 def _parted(split: Split, rows: Rows, spec: DatasetSpec, stream: int) -> ClientData:

@@ -16,12 +16,11 @@ import numpy as np
 
 from data.cache import cached_arrays
 from data.catalog import DataError
-from data.formats import reading
-from data.image_tables import fingerprint_of_own, named_by
+from data.foreign_files import reading
+from data.image_tables import folder_of, named_image
 from data.listing import own_files
-from data.named_images import folder_of, named_image
 from data.own_files import OwnFiles
-from data.own_source import TEST_SHARE, own_arrays, reading_of
+from data.own_source import TEST_SHARE, fingerprint_of_own, named_by, own_arrays, reading_of
 from data.spec import DatasetSpec
 from plugins.regular_files import open_regular
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.broken import Broken
 from data.catalog import DataError
-from data.parquet import LABEL_COLUMNS
+from data.foreign_files import Broken
+from data.image_tables import LABEL_COLUMNS
 from data.spec import DatasetSpec
 from data.tables import LABEL, Rows
 

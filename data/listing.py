@@ -9,17 +9,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from data.broken import Broken
 from data.catalog import DataError
-from data.formats import opened_npz
+from data.foreign_files import Broken, opened_npz
 from data.homes import with_home
-from data.image_columns import image_column
-from data.image_tables import list_images
+from data.image_files import channels_first_of_any
+from data.image_tables import image_column, images_of
 from data.listed import Listed, columns_of_texts, label_column, of_rows
-from data.numbers import may_be_numbers
+from data.number_tables import array_columns, list_series, list_series_archive, may_be_numbers
 from data.own_files import OwnFiles, image_files, number_files, table_files
-from data.resize import channels_first_of_any
-from data.series_listing import array_columns, list_series, list_series_archive
 from data.spec import FOLDER, TABLE, DatasetSpec
 from data.tables import Rows, columns_of, read_tables
 
@@ -197,3 +194,8 @@ def _texts(rows: Rows, spec: DatasetSpec, column: str | None) -> Listed:
         if not isinstance(text, str)
     ]
     return of_rows(rows, texts, label_column(rows, spec), column, broken, spec)
+
+
+def list_images(rows: Rows, place: Path, spec: DatasetSpec, column: str | None) -> Listed:
+    """List the rows of a table of images that was found in a place."""
+    return of_rows(rows, images_of(rows, place), label_column(rows, spec), column, [], spec)

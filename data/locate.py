@@ -14,9 +14,9 @@ from pathlib import Path
 
 from data.cache import Fingerprint, fingerprint_of
 from data.catalog import DataError
-from data.formats import IMAGE_SUFFIXES, Reader, opened_npz, read_idx, read_image_folder, read_npz
-from data.named_images import fingerprint_of_named
-from data.parquet import named_by_parquet, read_parquet
+from data.foreign_files import opened_npz
+from data.image_files import IMAGE_SUFFIXES, Reader, read_idx, read_image_folder, read_npz
+from data.image_tables import fingerprint_of_named, named_by_parquet, read_parquet
 
 VALIDATION = {"val", "valid", "validation", "dev"}
 

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from data.broken import Broken, raise_if
 from data.cache import Arrays, cached_arrays
 from data.catalog import DataError
-from data.formats import GREY_MODES, opened_image
-from data.image_tables import fingerprint_of_own
+from data.foreign_files import Broken, raise_if
+from data.image_files import GREY_MODES, opened_image
 from data.listed import Listed
 from data.listing import own_files
 from data.own_files import OwnFiles
-from data.own_source import all_of, own_arrays, reading_of, training_list
+from data.own_source import all_of, fingerprint_of_own, own_arrays, reading_of, training_list
 from data.spec import DatasetSpec
 from data.tables import LABEL, ordered
 

@@ -12,16 +12,18 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from data.broken import Broken, BrokenFilesError
 from data.catalog import MOST_SHOWN
-from data.clients import Split, client_rows, splits_of
-from data.formats import undecodable
+from data.clients import client_rows
+from data.examples import Split
+from data.foreign_files import Broken, BrokenFilesError
+from data.image_files import undecodable
 from data.listing import Purpose, listed, own_files
 from data.look import Seen, look_at
-from data.natural import client_names, natural_clients, whole_in_test
 from data.own_files import OwnFiles
 from data.own_source import TEST_SHARE, testing_list
+from data.partition import client_names, natural_clients, whole_in_test
 from data.spec import DatasetSpec
+from data.splits import splits_of
 
 Counts = NDArray[np.int64]
 RUNNING_TEXT = "runs of words"

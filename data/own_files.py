@@ -17,8 +17,8 @@ from typing import Literal
 
 from data.cache import Fingerprint, fingerprint_of
 from data.catalog import DataError
-from data.formats import IMAGE_SUFFIXES
-from data.image_columns import may_hold_images
+from data.image_files import IMAGE_SUFFIXES
+from data.image_tables import may_hold_images
 from data.locate import VALIDATION
 from data.tables import TABLE_SUFFIXES
 

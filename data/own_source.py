@@ -6,7 +6,7 @@ and devices that ask for the same share it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.broken import Broken, raise_if
-from data.cache import Arrays, cache_dir, cached_arrays
+from data.cache import Arrays, Fingerprint, cache_dir, cached_arrays
 from data.catalog import (
     DataError,
     DatasetFacts,
@@ -25,15 +24,20 @@ from data.catalog import (
     SeriesFacts,
     UnknownClassError,
 )
-from data.formats import ImageSplit, ImageSplits, decode_images
-from data.image_tables import fingerprint_of_own
+from data.foreign_files import Broken, raise_if
+from data.image_files import decode_images, fitted_array
+from data.image_tables import (
+    fingerprint_of_named,
+    holds_all_images,
+    image_column,
+    named_files,
+    paths_in,
+)
 from data.listed import Listed
 from data.listing import Purpose, listed, own_files
 from data.own_files import OwnFiles
-from data.resize import fitted_array
-from data.series import SeriesSplit, SeriesSplits
 from data.spec import DatasetSpec
-from data.texts import TextSplit, TextSplits
+from data.tables import columns_of, read_table_file
 from data.tokens import encode, fingerprint
 
 TEST_SHARE = 0.2
@@ -49,39 +53,6 @@ class Owners(NamedTuple):
     """Each example's place in them."""
     held_out: tuple[str, ...] = ()
     """Those of whom all examples are held out for the test: they are no clients."""
-
-
-def own_images(spec: DatasetSpec) -> ImageSplits:
-    """Return the images to train and to test on."""
-    arrays = own_arrays(spec)
-    return ImageSplits(
-        ImageSplit(arrays["train"], arrays["train-labels"]),
-        ImageSplit(arrays["test"], arrays["test-labels"]),
-    )
-
-
-def own_texts(spec: DatasetSpec) -> TextSplits:
-    """Return the texts to train and to test on, as tokens."""
-    arrays = own_arrays(spec)
-    return TextSplits(
-        TextSplit(arrays["train"], arrays["train-labels"]),
-        TextSplit(arrays["test"], arrays["test-labels"]),
-    )
-
-
-def own_series(spec: DatasetSpec) -> SeriesSplits:
-    """Return the series to train and to test on."""
-    arrays = own_arrays(spec)
-    return SeriesSplits(
-        SeriesSplit(arrays["train"], arrays["train-labels"], arrays.get("train-places")),
-        SeriesSplit(arrays["test"], arrays["test-labels"]),
-    )
-
-
-def device_series(spec: DatasetSpec, path: str) -> SeriesSplit:
-    """Return all training series in a device's own files; no global test set is held out here."""
-    arrays = device_arrays(spec, path)
-    return SeriesSplit(arrays["inputs"], arrays["labels"], arrays.get("places"))
 
 
 def own_owners(spec: DatasetSpec) -> Owners:
@@ -305,3 +276,24 @@ def held_out_of_each(
         to_test.append(rows[: min(max(1, round(share * len(rows))), len(rows) - 1)])
     test = np.sort(np.concatenate(to_test))
     return np.setdiff1d(np.arange(len(labels)), test), test
+
+
+def named_by(files: OwnFiles, spec: DatasetSpec) -> list[Path]:
+    """Return the paths of images that tables name."""
+    if files.kind != "tables" or spec.holds != "images":
+        return []
+    tables = (*files.train, *files.test, *files.validation)
+
+    def names() -> Iterator[tuple[Path, str]]:
+        for file in tables:
+            column = image_column(columns_of(file))
+            if not (file.suffix == ".parquet" and holds_all_images(file, column)):
+                for text in paths_in(read_table_file(file, names=[column]).column(column)):
+                    yield file, text
+
+    return named_files("own", tables, names)
+
+
+def fingerprint_of_own(files: OwnFiles, spec: DatasetSpec) -> Fingerprint:
+    """Return what a cached copy depends on: the files, and the images that tables name."""
+    return [*files.fingerprint(), *fingerprint_of_named(named_by(files, spec))]

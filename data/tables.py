@@ -1,28 +1,31 @@
-"""Tables of one's own: CSV, parquet, JSON lines, and what `datasets` saves, as Arrow tables.
+"""Read tables of one's own as Arrow tables: CSV, parquet, JSON lines, and what `datasets` saves.
 
 `read_tables(files)` joins files into one table that still knows the file and the row of each of its
 rows. They are counted as the format does: lines of JSON from 1, as an editor has them; rows of
 a CSV from 1 with its header, where a text of several lines is in one row and an empty line is none.
+
+Classes and names of a CSV are compared as text: `01` and `1` differ. But among numbers `1.0` is the
+whole number 1, since programs write it so where others are missing, and `NA` is a missing number.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data.broken import Broken, raise_if
 from data.catalog import DataError
-from data.formats import reading, require_memory
+from data.foreign_files import Broken, raise_if, reading, require_memory
 from data.parquet import open_parquet, parquet_schema
-from data.written import as_classes, as_names
 from plugins.regular_files import open_regular, require_regular
 
 TABLE_SUFFIXES = (".parquet", ".arrow", ".csv", ".jsonl", ".ndjson", ".json")
@@ -329,3 +332,57 @@ def _array(values: list[Any]) -> Any:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # of whole numbers of over 64 bits
         return pa.array([None if value is None else str(value) for value in values])
+
+
+# --- classes and names as a CSV has them
+
+
+MISSING = frozenset(
+    {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"}
+    | {"N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"}
+)
+"""What stands for a number that is missing; among texts, all but the first are texts."""
+WHOLE = re.compile(r"[-+]?[0-9]+")
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+TRUTHS = {"true": "true", "false": "false", "1": "true", "0": "false"}
+Written = Sequence[str | None]
+
+
+def as_names(values: Written) -> list[str | None]:
+    """Return the names in a column of texts: as written, None where one is missing.
+
+    Among numbers alone, one that is whole as `1.0` is has the name of the whole number.
+    """
+    found = [None if value is None else value.strip() for value in values]
+    if all(value is None or value in MISSING or NUMBER.fullmatch(value) for value in found):
+        return [None if value is None or value in MISSING else _number(value) for value in found]
+    return [value or None for value in found]
+
+
+def as_classes(values: Written, known: Collection[str] = ()) -> list[str | float | None]:
+    """Return the classes in a column of texts; one of numbers has whole ones, and broken ones.
+
+    What is written as one of the `known` classes is that class: `NA` may be one, though a column
+    of it alone has none that it could tell by itself.
+    """
+    told, known = _told(as_names(values)), frozenset(known)
+    written = [None if value is None else value.strip() for value in values]
+    return [text if text in known else value for text, value in zip(written, told, strict=True)]
+
+
+def _told(names: list[str | None]) -> list[str | float | None]:
+    """Return the classes that names tell by themselves."""
+    there = {name for name in names if name is not None}
+    if there and all(NUMBER.fullmatch(name) for name in there):
+        return [name if name is None or WHOLE.fullmatch(name) else float(name) for name in names]
+    if there and all(name.lower() in TRUTHS or name in MISSING for name in there):
+        return [TRUTHS.get((name or "").lower()) for name in names]
+    return list(names)
+
+
+def _number(text: str) -> str:
+    """Return a number as it is written, but for a whole one with a point: that is `1`."""
+    if WHOLE.fullmatch(text) or not math.isfinite(float(text)):
+        return text
+    number = Decimal(text)
+    return str(int(number)) if number == number.to_integral_value() else text

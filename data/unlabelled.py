@@ -16,16 +16,13 @@ import torch
 
 from data.catalog import CATALOG, IMAGES, TEXTS, DataError
 from data.clients import server_data
-from data.examples import Examples
+from data.examples import Examples, ImageData, TextData
 from data.homes import with_home
-from data.images import ImageData
+from data.image_files import fitted
 from data.inputs import read_unlabelled
 from data.partition import Rows
-from data.resize import fitted
-from data.source import load
 from data.spec import DatasetSpec, image_facts, text_facts
-from data.text_source import load_texts
-from data.texts import TextData
+from data.splits import load_images, load_texts
 
 OWN, COUNTERPART, FILES = "own", "counterpart", "files"
 """In place of a data set's name: what the server keeps of the run's (`DatasetSpec.server`), the one
@@ -132,7 +129,7 @@ def _of_another(source: str, spec: UnlabelledSpec, run: DatasetSpec) -> Examples
         texts = load_texts(other).train
         rows = _drawn(texts.labels, spec.max_examples, run.seed)
         return TextData.of(texts, text_facts(run), rows)
-    split, facts = load(other).train, image_facts(run)
+    split, facts = load_images(other).train, image_facts(run)
     found = ImageData.of(split, facts, _drawn(split.labels, spec.max_examples, run.seed))
     return replace(found, images=fitted(found.images, facts.in_channels, facts.image_size))
 

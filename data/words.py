@@ -1,16 +1,22 @@
-"""The words of a running text, and its vocabulary: the most frequent ones."""
+"""Read a running text: its lines, their words, and the vocabulary of the most frequent words."""
 
 from __future__ import annotations
 
+import io
 import re
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.catalog import DataError
+from data.foreign_files import reading, unpacked
+from data.parquet import first_column, open_parquet
 from data.spec import WHITESPACE
+from plugins.regular_files import open_regular
 
 UNKNOWN, END_OF_LINE = "<unk>", "<eos>"
 BASIC_ENGLISH = ((r"<br \/>|[;:]", " "), (r"([.,()!?'])", r" \1 "))
@@ -60,3 +66,29 @@ def runs(words: NDArray[np.int32], tokens: int) -> NDArray[np.int32]:
             "max_tokens and the word after them"
         )
     return np.lib.stride_tricks.sliding_window_view(words, tokens + 1)[::tokens][:number].copy()
+
+
+# --- lines
+
+
+Lines = list[str]
+TEXT_COLUMNS = ("text",)
+
+
+def read_lines(file: Path) -> Lines:
+    """Read a text's lines: of a file, which may be gzipped, or of a column of parquet."""
+    if file.suffix == ".parquet":
+        table = open_parquet(file, lambda schema: [first_column(schema, TEXT_COLUMNS)])
+        with reading(file):
+            return table_lines(table)
+    with reading(file), open_regular(file) as opened:
+        content = io.BytesIO(unpacked(opened, file)) if file.suffix == ".gz" else opened
+        return list(io.TextIOWrapper(content, encoding="utf-8", newline="\n"))
+
+
+def table_lines(table: Any) -> Lines:
+    lines: list[Any] = table.column(first_column(table.schema, TEXT_COLUMNS)).to_pylist()
+    for row, line in enumerate(lines):
+        if not isinstance(line, str):
+            raise DataError(f"row {row} holds {line!r}: expected a line of text")
+    return lines

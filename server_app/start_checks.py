@@ -16,8 +16,7 @@ import plugins
 from data.cache import Arrays
 from data.clients import examples_of_clients, global_test
 from data.digest import digest_of
-from data.examples import Examples
-from data.texts import TextData
+from data.examples import Examples, TextData
 from models import Task
 from protocol.reports import Profile
 from server_app.building import strategy_of

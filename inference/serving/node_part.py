@@ -19,9 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import plugins
-from data.images import scale_and_shift
+from data.examples import mean_and_scale, scale_and_shift
 from data.ranges import SIZE
-from data.series import mean_and_scale
 from inference.rate_thresholds import check_threshold
 from models.families import Features, family
 from models.parts import Part, load_part

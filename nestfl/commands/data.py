@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from data.broken import Broken
+    from data.foreign_files import Broken
     from data.overview import Dealt, Found
     from data.spec import DatasetSpec
 
@@ -85,8 +85,7 @@ class Looked:
 
 def look(arguments: Sequence[str]) -> Looked:
     """Look at the data that a run with these overrides would take."""
-    from data.broken import BrokenFilesError
-    from data.clients import splits_of
+    from data.foreign_files import BrokenFilesError
     from data.overview import (
         broken_in,
         class_counts,
@@ -95,6 +94,7 @@ def look(arguments: Sequence[str]) -> Looked:
         labels_of_split,
         test_part,
     )
+    from data.splits import splits_of
     from nestfl.watching.log_colours import colour_for_terminals
     from server_app.config.composing import compose_dataset
     from server_app.config.overrides import with_absolute_paths

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
 
-    from data.broken import Broken
+    from data.foreign_files import Broken
     from data.inputs import Inputs
     from data.spec import DatasetSpec
     from inference import Answers

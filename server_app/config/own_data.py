@@ -36,8 +36,8 @@ def _clients(spec: DatasetSpec, given: Collection[str], values: Mapping[str, Any
     """Return the number of clients: that of the data, unless one was given or nodes were named."""
     if not spec.is_natural:
         return spec.clients
-    from data.natural import require_clients
     from data.own_source import own_owners
+    from data.partition import require_clients
 
     owners = own_owners(spec)
     chosen = bool({"fleet.clients", "dataset.clients"} & {*given}) or values["fleet"].get("nodes")

@@ -21,7 +21,7 @@ import torch
 
 from data.catalog import DataError
 from data.digest import Digest, digest_of, require_same
-from data.natural import client_names
+from data.partition import client_names
 from data.spec import DatasetSpec
 from protocol.code import code_hash
 from protocol.documents import FINITE, NOT_EMPTY, conforming, read_json

@@ -8,10 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.augment import augment, crop, mirror
 from data.catalog import IMAGES
-from data.formats import ImageSplit
-from data.images import ImageData
+from data.examples import ImageData, ImageSplit, augment, crop, mirror
 from tests.support.image_files import FACTS, random_split
 
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from data.catalog import IMAGES, DataError
-from data.formats import read_idx, read_npz
-from data.images import ImageData
+from data.examples import ImageData
+from data.image_files import read_idx, read_npz
+from data.image_tables import read_parquet
 from data.inputs import read_inputs
 from data.locate import locate
-from data.parquet import read_parquet
 from data.spec import DatasetSpec
 
 FACTS = IMAGES["cifar10"]

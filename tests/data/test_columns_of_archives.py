@@ -10,9 +10,9 @@ import pytest
 
 from data.catalog import DataError
 from data.clients import device_data
+from data.examples import SeriesData
 from data.inputs import read_inputs
 from data.look import completed
-from data.series import SeriesData
 from data.spec import DatasetSpec
 from tests.support.own_files import write_photos
 

@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from data import cache, formats, parquet, source
+from data import cache, image_files, image_tables, splits
 from data.catalog import DataError
 from data.clients import client_rows, global_test
-from data.formats import ImageSplit
-from data.source import load
+from data.examples import ImageSplit
 from data.spec import DatasetSpec
+from data.splits import load_images
 from tests.support.image_files import (
     FACTS,
     as_set,
@@ -64,7 +64,7 @@ def test_parquet_keeps_every_pixel(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "files", train, test)
     (path / "cifar100-train.parquet").write_bytes(b"another data set in the same folder")
     (path / "sst2-train.parquet").write_bytes(b"and another")
-    loaded = load(DatasetSpec("cifar10", path=str(path)))
+    loaded = load_images(DatasetSpec("cifar10", path=str(path)))
     assert same(loaded.train, train)
     assert same(loaded.test, test)
 
@@ -77,7 +77,7 @@ def test_parquet_shards_are_read_in_order(tmp_path: Path) -> None:
         file = tmp_path / "plain_text" / f"train-{shard:05}-of-00002.parquet"
         image_dataset(part, label="fine_label").to_parquet(file)
     image_dataset(test).to_parquet(tmp_path / "plain_text" / "test-00000-of-00001.parquet")
-    loaded = load(DatasetSpec("cifar10", path=str(tmp_path)))
+    loaded = load_images(DatasetSpec("cifar10", path=str(tmp_path)))
     assert same(loaded.train, train)
     assert same(loaded.test, test)
 
@@ -86,7 +86,7 @@ def test_parquet_shards_are_read_in_order(tmp_path: Path) -> None:
 def test_idx_files_keep_every_pixel(tmp_path: Path, gzipped: bool) -> None:
     train, test = random_split(30, "fashion-mnist"), random_split(20, "fashion-mnist", 1)
     path = write_idx(tmp_path / "files", train, test, gzipped)
-    loaded = load(DatasetSpec("fashion-mnist", path=str(path)))
+    loaded = load_images(DatasetSpec("fashion-mnist", path=str(path)))
     assert same(loaded.train, train)
     assert same(loaded.test, test)
 
@@ -102,7 +102,7 @@ def test_npz_keeps_every_pixel(tmp_path: Path, channels_last: bool) -> None:
         x_test=test.images.transpose(axes),
         y_test=test.labels[:, None],
     )
-    loaded = load(DatasetSpec("cifar10", path=str(tmp_path / "all.npz")))
+    loaded = load_images(DatasetSpec("cifar10", path=str(tmp_path / "all.npz")))
     assert same(loaded.train, train)
     assert same(loaded.test, test)
 
@@ -110,7 +110,7 @@ def test_npz_keeps_every_pixel(tmp_path: Path, channels_last: bool) -> None:
 def test_a_set_without_test_files_gives_up_a_fifth_of_itself(tmp_path: Path) -> None:
     everything = random_split(100, "mnist")
     np.savez(tmp_path / "mnist.npz", x=everything.images[:, 0], y=everything.labels)
-    train, test = load(DatasetSpec("mnist", path=str(tmp_path)))
+    train, test = load_images(DatasetSpec("mnist", path=str(tmp_path)))
     assert (len(train.labels), len(test.labels)) == (80, 20)
     assert as_set(train) | as_set(test) == as_set(everything)
 
@@ -120,7 +120,7 @@ def test_image_folders_keep_every_pixel(tmp_path: Path, names: tuple[str, ...]) 
     train, test = random_split(30), random_split(20, seed=1)
     write_image_folder(tmp_path / "train", train, names)
     write_image_folder(tmp_path / "test", test, names)
-    loaded = load(DatasetSpec("cifar10", path=str(tmp_path)))
+    loaded = load_images(DatasetSpec("cifar10", path=str(tmp_path)))
     assert as_set(loaded.train) == as_set(train)
     assert as_set(loaded.test) == as_set(test)
 
@@ -133,7 +133,7 @@ def test_the_published_data_set_is_read_from_hugging_face(monkeypatch: pytest.Mo
         return [image_dataset(train), image_dataset(test)]
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    loaded = load(DatasetSpec("cifar10"))
+    loaded = load_images(DatasetSpec("cifar10"))
     assert same(loaded.train, train)
     assert same(loaded.test, test)
 
@@ -144,13 +144,13 @@ def test_without_a_network_the_error_says_to_give_a_path(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     with pytest.raises(DataError, match="could not be fetched as uoft-cs/cifar10"):
-        load(DatasetSpec("cifar10"))
+        load_images(DatasetSpec("cifar10"))
 
 
 def test_wrong_files_are_refused_with_what_was_expected(tmp_path: Path) -> None:
     def refused(name: str = "cifar10", path: Path = tmp_path) -> str:
         with pytest.raises(DataError) as caught:
-            load(DatasetSpec(name, path=str(path)))
+            load_images(DatasetSpec(name, path=str(path)))
         return str(caught.value)
 
     assert "does not exist" in refused(path=tmp_path / "nowhere")
@@ -174,26 +174,26 @@ def test_wrong_images_are_named(tmp_path: Path) -> None:
     spec = DatasetSpec("cifar10", path=str(tmp_path))
     write_image_folder(tmp_path, random_split(3, "mnist"), FACTS.classes)
     with pytest.raises(DataError, match=r"000\.png has 28x28 pixels: cifar10 has 32x32"):
-        load(spec)
+        load_images(spec)
     (tmp_path / "airplane" / "000.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"000\.png cannot be decoded"):
-        load(spec)
+        load_images(spec)
     (tmp_path / "airplane").rename(tmp_path / "zeppelin")
     with pytest.raises(DataError, match="'zeppelin' is no class of cifar10"):
-        load(spec)
+        load_images(spec)
 
 
 def test_a_table_without_images_and_a_cut_idx_file_are_refused(tmp_path: Path) -> None:
     text = tmp_path / "train.parquet"
     datasets.Dataset.from_dict({"sentence": ["a"], "label": [0]}).to_parquet(text)
     with pytest.raises(DataError, match="no column img or image; the columns are: sentence, label"):
-        parquet.read_parquet([text], FACTS, "train")
+        image_tables.read_parquet([text], FACTS, "train")
     split = random_split(5, "mnist")
     path = write_idx(tmp_path / "idx", split, split)
     images = path / "train-images-idx3-ubyte"
     images.write_bytes(images.read_bytes()[:-1])
     with pytest.raises(DataError, match="cut short"):
-        load(DatasetSpec("mnist", path=str(path)))
+        load_images(DatasetSpec("mnist", path=str(path)))
 
 
 def test_an_image_of_any_size_is_scaled_and_its_centre_cut_out(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_an_image_of_any_size_is_scaled_and_its_centre_cut_out(tmp_path: Path) -
     for split in ("train", "val"):
         (tmp_path / split / "7").mkdir(parents=True)
         Image.fromarray(pixels).save(tmp_path / split / "7" / "image.png")
-    train = load(DatasetSpec("imagenet", path=str(tmp_path), clients=1)).train
+    train = load_images(DatasetSpec("imagenet", path=str(tmp_path), clients=1)).train
     assert train.images.shape == (1, 3, 224, 224)
     assert train.labels.tolist() == [7]
     assert train.images[..., :110].max() == 0
@@ -217,13 +217,13 @@ def test_a_second_process_maps_the_arrays_instead_of_decoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = DatasetSpec("cifar10", path=str(write_parquet(tmp_path / "f", random_split(60))))
-    first = load(spec)
+    first = load_images(spec)
     rows = client_rows(spec)
     forget_loaded()
-    for module, name in ((formats, "decode_images"), (source, "_read_splits")):
+    for module, name in ((image_files, "decode_images"), (splits, "_read_splits")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("decoded again"))
     monkeypatch.setattr("data.clients.partition", lambda *_: pytest.fail("dealt out again"))
-    again = load(spec)
+    again = load_images(spec)
     assert isinstance(again.train.images.base, np.memmap)
     assert same(first.train, again.train)
     assert all(map(np.array_equal, rows, client_rows(spec)))
@@ -232,10 +232,10 @@ def test_a_second_process_maps_the_arrays_instead_of_decoding(
 def test_changed_files_are_decoded_anew(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "f", random_split(30), random_split(10))
     spec = DatasetSpec("cifar10", path=str(path))
-    assert same(load(spec).train, random_split(30))
+    assert same(load_images(spec).train, random_split(30))
     write_parquet(path, random_split(40, seed=5))
     forget_loaded()
-    assert same(load(spec).train, random_split(40, seed=5))
+    assert same(load_images(spec).train, random_split(40, seed=5))
 
 
 def test_what_a_client_does_to_its_arrays_stays_with_it() -> None:
@@ -274,4 +274,4 @@ def test_a_cache_that_cannot_be_written_names_the_setting(
     (tmp_path / "file").touch()
     monkeypatch.setenv("NESTFL_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(DataError, match="set NESTFL_CACHE to a writable folder"):
-        load(DatasetSpec())
+        load_images(DatasetSpec())

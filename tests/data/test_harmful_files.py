@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.catalog import DataError
-from data.clients import splits_of
-from data.formats import GROWTH, SMALL, opened_npz
+from data.foreign_files import GROWTH, SMALL, opened_npz
 from data.inputs import read_inputs
-from data.language_source import read_lines
 from data.look import completed
 from data.parquet import open_parquet
 from data.spec import DatasetSpec
+from data.splits import splits_of
 from data.tables import columns_of, read_table_file
 from data.tokens import encode
+from data.words import read_lines
 from tests.support.own_files import photos, table
 
 REFUSED = "is a named pipe: expected a regular file"

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from data import language_source
+from data import splits
 from data.catalog import LANGUAGE, DataError
 from data.clients import client_data, client_rows, device_data
-from data.language import LanguageData, LanguageSplit
-from data.language_source import load_language
+from data.examples import LanguageData, LanguageSplit
 from data.spec import DatasetSpec, PartitionKind
+from data.splits import load_language
 from data.words import numbered, runs, vocabulary, words_of
 
 LINES = " = A cat = \n\nthe cat saw the <unk> cat .\n"
@@ -33,7 +33,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def forget_loaded() -> None:
-    language_source._load.cache_clear()
+    splits._language.cache_clear()
     client_rows.cache_clear()
 
 

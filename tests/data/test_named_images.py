@@ -14,16 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from data import own_source, source
-from data.broken import BrokenFilesError
+from data import own_source, splits
 from data.catalog import DataError
-from data.clients import splits_of
 from data.digest import digest_of
+from data.foreign_files import BrokenFilesError
 from data.inputs import read_inputs
 from data.listing import guessed
 from data.overview import broken_in
-from data.source import load
 from data.spec import DatasetSpec
+from data.splits import load_images, splits_of
 from tests.support.own_files import photos, write_csv, write_photo, write_photos
 
 LABELS = ("cat", "dog", "cat", "dog")
@@ -178,9 +177,9 @@ def test_tables_of_the_catalogue_go_by_it_too(tmp_path: Path) -> None:
         pq.write_table(table, folder / "train.parquet")
 
     def brightest() -> int:
-        source._load.cache_clear()
-        splits = load(DatasetSpec("mnist", str(folder)))
-        return int(max(split.images.max() for split in splits))
+        splits._images.cache_clear()
+        loaded = load_images(DatasetSpec("mnist", str(folder)))
+        return int(max(split.images.max() for split in loaded))
 
     write("9.png")
     assert brightest() == 90

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.catalog import DataError
-from data.clients import all_clients, client_rows, splits_of
-from data.natural import client_names, natural_clients, natural_parts
+from data.clients import all_clients, client_rows
 from data.overview import dealt, notes
 from data.own_source import Owners, own_owners
+from data.partition import client_names, natural_clients, natural_parts
 from data.spec import DatasetSpec
+from data.splits import splits_of
 from tests.support.own_files import photos, reviews, table, write_clients, write_csv
 
 CLIENTS = {

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.broken import BrokenFilesError
 from data.catalog import DataError
 from data.clients import client_data, client_rows, device_data, global_test
-from data.formats import UNKNOWN
+from data.examples import UNKNOWN, SeriesData
+from data.foreign_files import BrokenFilesError
 from data.inputs import read_inputs
 from data.look import completed
-from data.natural import client_names
-from data.own_source import own_arrays, own_series
-from data.series import SeriesData
+from data.own_source import own_arrays
+from data.partition import client_names
 from data.spec import DatasetSpec
+from data.splits import own_series
 from tests.support.sensor_tables import sensor_table
 
 LINES = ("a,b,label", "1,10,x", "2,10,x", "3,10,y", "5,10,y")

@@ -19,13 +19,14 @@ from PIL import Image
 
 from data.cache import cache_dir
 from data.catalog import DataError, UnknownClassError
-from data.clients import client_data, device_data, global_test, splits_of
-from data.images import ImageData
+from data.clients import client_data, device_data, global_test
+from data.examples import ImageData
 from data.inputs import read_inputs, read_unlabelled
 from data.listing import guessed
 from data.look import completed, mean_and_deviation
 from data.own_files import image_files
 from data.spec import DatasetSpec
+from data.splits import splits_of
 from data.unlabelled import UnlabelledSpec, unlabelled
 from tests.support.own_files import photos, write_photo, write_photos
 

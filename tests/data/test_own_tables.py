@@ -13,13 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.catalog import DataError
-from data.clients import device_data, splits_of
+from data.clients import device_data
+from data.examples import TextData
 from data.inputs import read_inputs
 from data.listing import guessed
 from data.look import completed
 from data.spec import DatasetSpec
+from data.splits import splits_of
 from data.tables import read_tables
-from data.texts import TextData
 from data.tokens import encode
 from tests.support.own_files import reviews, table, write_csv, write_photos
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from data.catalog import DataError
 from data.clients import all_clients, client_data, device_data, global_test
-from data.formats import ImageSplit
+from data.examples import ImageSplit
 from data.partition import like_a_client, partition, split_parts
-from data.source import load
 from data.spec import PARTITION_KINDS, DatasetSpec, PartitionKind
+from data.splits import load_images
 from tests.support.image_files import (
     FACTS,
     as_set,
@@ -267,7 +267,7 @@ def test_digits_test_set_is_a_fifth_of_each_class_for_every_seed() -> None:
     test, other = (global_test(DatasetSpec(seed=seed)) for seed in (0, 1))
     assert torch.equal(pixels(test), pixels(other))
     shares = torch.bincount(test.labels) / torch.bincount(
-        torch.from_numpy(np.concatenate([split.labels for split in load(DatasetSpec())]))
+        torch.from_numpy(np.concatenate([split.labels for split in load_images(DatasetSpec())]))
     )
     assert torch.allclose(shares, torch.full((10,), 0.2), atol=0.01)
     assert pixels(test).max() == 255

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from data.catalog import SeriesFacts
-from data.series import SeriesData, SeriesSplit, with_overlaps
+from data.examples import SeriesData, SeriesSplit, with_overlaps
 
 FACTS = SeriesFacts("table", ("sit", "walk"), ("x", "pressure"), 2, (1.0, 101_325.0), (2.0, 0.5))
 

@@ -17,15 +17,14 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from data import text_source, tokens
+from data import splits, tokens
 from data.catalog import TEXTS, DataError
 from data.clients import client_data, client_rows, device_data, global_test
-from data.docstrings import read_docstrings
-from data.examples import Examples
+from data.examples import Examples, TextData, TextSplit
 from data.inputs import read_inputs
 from data.spec import PARTITION_KINDS, DatasetSpec, PartitionKind
-from data.text_source import load_texts
-from data.texts import TextData, TextSplit
+from data.splits import load_texts
+from data.text_files import read_docstrings
 from data.tokens import HASHED_WORDS, encode, identity
 from models import Slice, Task
 from protocol.train_settings import TrainSettings
@@ -54,8 +53,8 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def forget_loaded() -> None:
-    text_source._load.cache_clear()
-    text_source._load_own.cache_clear()
+    splits._texts.cache_clear()
+    splits._device_texts.cache_clear()
     client_rows.cache_clear()
 
 
@@ -304,7 +303,7 @@ def test_texts_are_tokenised_once_for_each_tokenizer_and_length(
     assert (first.train.tokens.shape, shorter.train.tokens.shape) == ((40, 5), (40, 4))
     assert other.train.tokens.max() < len(WORDS)
     forget_loaded()
-    monkeypatch.setattr(text_source, "encode", lambda *_: pytest.fail("tokenised again"))
+    monkeypatch.setattr(splits, "encode", lambda *_: pytest.fail("tokenised again"))
     monkeypatch.setattr("data.clients.partition", lambda *_: pytest.fail("dealt out again"))
     again = load_texts(spec)
     assert isinstance(again.train.tokens.base, np.memmap)

@@ -12,11 +12,10 @@ from PIL import Image
 
 from data.catalog import DataError
 from data.clients import client_rows, server_data
-from data.images import ImageData
+from data.examples import ImageData, TextData
+from data.image_files import fitted
 from data.partition import server_rows
-from data.resize import fitted
 from data.spec import DatasetSpec
-from data.texts import TextData
 from data.tokens import encode
 from data.unlabelled import UnlabelledSpec, server_parts, unlabelled
 from tests.support.image_files import random_split, write_image_folder, write_parquet

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.windows import cut, windows_of
+from data.number_tables import cut, windows_of
 
 
 def test_windows_end_where_the_label_or_the_owner_changes() -> None:

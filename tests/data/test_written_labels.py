@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from data.catalog import DataError, UnknownClassError
-from data.clients import device_data, splits_of
+from data.clients import device_data
 from data.inputs import read_inputs
 from data.look import completed
-from data.natural import client_names
+from data.partition import client_names
 from data.spec import DatasetSpec
-from data.tables import read_tables
-from data.written import as_classes, as_names
+from data.splits import splits_of
+from data.tables import as_classes, as_names, read_tables
 from tests.support.own_files import table
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from data.clients import global_test
-from data.images import ImageData
+from data.examples import ImageData
 from inference.serving.client import ServiceClient
 from inference.serving.metrics import process_memory
 from inference.serving.settings import ServeError

@@ -11,20 +11,18 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from data import source
+from data import splits
 from data.catalog import IMAGES
 from data.clients import client_rows
-from data.examples import Examples
-from data.formats import ImageSplit
-from data.images import ImageData
+from data.examples import Examples, ImageData, ImageSplit
 
 FACTS = IMAGES["cifar10"]
 
 
 def forget_loaded() -> None:
     """What a new process knows: nothing but the files."""
-    source._load.cache_clear()
-    source._load_own.cache_clear()
+    splits._images.cache_clear()
+    splits._device_images.cache_clear()
     client_rows.cache_clear()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from data.catalog import IMAGES
-from data.images import ImageData
+from data.examples import ImageData
 from models import Slice, SlicedNetwork, build
 from protocol.train_settings import TrainSettings
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from data.catalog import LANGUAGE
-from data.language import LanguageData, LanguageSplit
+from data.examples import LanguageData, LanguageSplit
 from models import SlicedNetwork, Task
 from models.slicing import Slice
 from protocol.train_settings import TrainSettings

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from data.catalog import IMAGES
-from data.images import ImageData
+from data.examples import ImageData
 from models import SlicedNetwork
 from models.layers import StaticBatchNorm2d
 from tests.support.toy_networks import same, state_of

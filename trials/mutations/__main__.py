@@ -37,7 +37,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "strategies/levels/cost.py": ("strategies/levels/test_cost.py",),
     "server_app/record/checkpoint.py": ("server_app/record/test_run_record.py",),
     "inference/thresholds.py": ("inference/test_inference.py",),
-    "data/partition.py": ("data/test_partition.py",),
+    "data/partition.py": ("data/test_partition.py", "data/test_natural_clients.py"),
     "strategies/nodes/enrolment.py": ("strategies/nodes/test_introductions.py",),
     "strategies/nodes/roster.py": ("strategies/nodes/test_roster.py",),
     "strategies/nodes/exchange.py": ("strategies/nodes/test_exchange.py",),

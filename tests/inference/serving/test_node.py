@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from data.clients import global_test
-from data.images import ImageData
+from data.examples import ImageData
 from inference import RunningEnsemble
 from inference.serving.batching import Batcher
 from inference.serving.node import Node, computing

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from data.catalog import DataError
 from data.clients import all_clients, client_data, global_test
-from data.images import ImageData
+from data.examples import ImageData
 from data.inputs import read_inputs
 from data.spec import DatasetSpec
 from inference import exits_taken, freeze

@@ -11,8 +11,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from data.examples import SeriesData
 from data.inputs import read_inputs
-from data.series import SeriesData
 from inference.serving.node_part import Form, answer, read_part
 from nestfl.commands import app
 from server_app.splitting import Splitter

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.clients import client_data
-from data.examples import Examples
-from data.images import ImageData
+from data.examples import Examples, ImageData
 from data.spec import DatasetSpec
 from data.unlabelled import numbered
 from models import Slice, Task

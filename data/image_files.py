@@ -1,109 +1,39 @@
-"""Readers of image files: each returns uint8 images [n, channels, height, width] and labels [n]."""
+"""Read image files as uint8 images [n, channels, height, width] and labels [n]."""
 
 from __future__ import annotations
 
-import gzip
 import io
 import logging
-import lzma
 import math
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
-from zipfile import BadZipFile, ZipFile
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.lib import format as npy_format
-from numpy.lib.npyio import NpzFile
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
-from data.broken import Broken, raise_if
 from data.catalog import DataError, ImageFacts
+from data.examples import ImageSplit
+from data.foreign_files import Broken, opened_npz, raise_if, reading, unpacked
 from plugins.regular_files import IrregularFileError, open_regular, require_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 """Whatever a file is called: Pillow would hand some others, such as EPS, to other programs."""
-UNKNOWN = -1
-"""The label of an example that has none, or whose class is not published (the tests of GLUE)."""
-
 DEEP_MODES = ("I", "F")
 """Beginnings of Pillow's modes of more than 8 bits a pixel: converting them would clip values."""
 GREY_MODES = frozenset({"1", "L", "LA", "La"})
-
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
-
 SplitName = Literal["train", "test"]
-UNREADABLE = (
-    *(OSError, EOFError, ValueError, TypeError, OverflowError, RuntimeError, MemoryError),
-    *(BadZipFile, zlib.error, lzma.LZMAError),
-)
-"""What reading a broken file raises: Arrow's errors are subclasses of these."""
-SMALL, GROWTH = 2**28, 100
-"""Bytes that any file may take in memory, and how many times its own size a larger one may."""
-
-
-class ImageSplit(NamedTuple):
-    """Images and their labels, row by row."""
-
-    images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
-
-
-class ImageSplits(NamedTuple):
-    """The examples to deal out to clients, and those nobody trains on."""
-
-    train: ImageSplit
-    test: ImageSplit
-
-
 Reader = Callable[[Sequence[Path], ImageFacts, SplitName], ImageSplit]
-
-
-@contextmanager
-def reading(file: Path) -> Iterator[None]:
-    """Turn what goes wrong in the block, while a file is read, into a `DataError` that names it."""
-    try:
-        yield
-    except DataError as error:
-        if str(file) in str(error):
-            raise
-        raise DataError(f"{file}: {error}") from error
-    except IrregularFileError as error:
-        raise DataError(str(error)) from error
-    except UNREADABLE as error:
-        raise DataError(f"{file} cannot be read: {str(error) or type(error).__name__}") from error
-
-
-def most_memory(file: Path) -> int:
-    """Return the bytes that a file's content may take in memory.
-
-    A few bytes of a compressed file can stand for any number of equal values.
-    """
-    return max(SMALL, GROWTH * file.stat().st_size)
-
-
-def require_memory(file: Path, needed: int) -> None:
-    """Raise where a file's content, or a part of it, would take too much memory."""
-    if needed > most_memory(file):
-        raise DataError(
-            f"{file} would take more than {most_memory(file) / 2**20:,.0f} MiB of memory, for "
-            f"{file.stat().st_size:,} bytes on disk: expected at most {SMALL >> 20} MiB or "
-            f"{GROWTH} times its size; write it with less compression"
-        )
-
-
-def unpacked(opened: IO[bytes], file: Path) -> bytes:
-    """Return the content of a gzipped file that is open."""
-    with gzip.open(opened) as packed:
-        content = packed.read(most_memory(file) + 1)
-    require_memory(file, len(content))
-    return content
 
 
 def read_image_folder(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> ImageSplit:
@@ -277,47 +207,6 @@ def read_npz(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Imag
         )
 
 
-@contextmanager
-def opened_npz(file: Path) -> Iterator[NpzFile]:
-    """Open a NumPy archive; what goes wrong while it is open is a `DataError` that names it."""
-    with reading(file), open_regular(file) as opened:
-        if opened.peek(len(npy_format.MAGIC_PREFIX)).startswith(npy_format.MAGIC_PREFIX):
-            raise DataError(f"{file} is no archive: expected one of np.savez")
-        with np.load(opened, allow_pickle=False) as archive:
-            _check_arrays(file, archive.zip)
-            yield archive
-
-
-def _check_arrays(file: Path, archive: ZipFile) -> None:
-    """Raise unless each array has the size that its header claims, and all fit into memory."""
-    total = 0
-    for member in archive.infolist():
-        with archive.open(member) as array:
-            shape, kind = _header_of(array, member.filename)
-            claimed = math.prod(shape) * kind.itemsize
-            if not kind.hasobject and claimed != member.file_size - array.tell():
-                raise DataError(
-                    f"{member.filename} claims the shape {shape} of {kind}, {claimed:,} bytes, but "
-                    f"has {member.file_size - array.tell():,}"
-                )
-        total += member.file_size
-        require_memory(file, total)
-
-
-def _header_of(array: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read the shape and the type at the beginning of an array's file."""
-    try:
-        version = npy_format.read_magic(array)
-        read = {
-            (1, 0): npy_format.read_array_header_1_0,
-            (2, 0): npy_format.read_array_header_2_0,
-        }[version]
-        shape, _, kind = read(array)
-    except (ValueError, KeyError):
-        raise DataError(f"{name} is no array of numbers or texts") from None
-    return shape, kind
-
-
 def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: ImageFacts) -> ImageSplit:
     """Return the arrays as a split of this data set; raise a `DataError` where they are none."""
     images, labels = channels_first(images, facts), labels.reshape(-1)
@@ -350,3 +239,56 @@ def channels_first(images: NDArray[Any], facts: ImageFacts) -> NDArray[np.uint8]
         images = images.reshape(-1, 1, height, width).repeat(channels, axis=1)
         _say_converted(len(images) if channels > 1 else 0, len(images), facts)
     return np.ascontiguousarray(images)
+
+
+# --- images in memory, brought to another size and to other channels
+
+
+IMAGES_AT_A_TIME = 1024
+BRIGHTNESS = (0.299, 0.587, 0.114)
+"""Of red, green and blue in grey (ITU-R 601), as image files are read."""
+
+
+def fitted(images: Tensor, channels: int, size: int) -> Tensor:
+    """Return bytes of images in other channels and of another size: grey, colour, scaled."""
+    if images.shape[1] == channels and images.shape[2:] == (size, size):
+        return images
+    parts = [_resized(part, channels, size) for part in torch.split(images, IMAGES_AT_A_TIME)]
+    return torch.cat(parts) if parts else images.new_empty(0, channels, size, size)
+
+
+def _resized(images: Tensor, channels: int, size: int) -> Tensor:
+    pixels = images.float()
+    if channels == 1 and pixels.shape[1] == 3:
+        pixels = (pixels * torch.tensor(BRIGHTNESS).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    if pixels.shape[2:] != (size, size):
+        scaled = {"size": (size, size), "mode": "bilinear", "antialias": True}
+        pixels = F.interpolate(pixels, **scaled)  # type: ignore[arg-type]
+    return pixels.round().clamp(0, 255).byte().expand(-1, channels, -1, -1).contiguous()
+
+
+def fitted_array(images: NDArray[np.uint8], facts: ImageFacts) -> NDArray[np.uint8]:
+    """Return images [n, channels, height, width] as a data set has them: their centre, scaled."""
+    side = min(images.shape[2:])
+    top, left = ((length - side) // 2 for length in images.shape[2:])
+    square = np.ascontiguousarray(images[:, :, top : top + side, left : left + side])
+    made = fitted(torch.from_numpy(square), facts.in_channels, facts.image_size)
+    found: NDArray[np.uint8] = made.numpy()
+    return found
+
+
+def channels_first_of_any(images: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return an array of images as [n, channels, height, width], whichever way it has them."""
+    if images.dtype != np.uint8:
+        raise DataError(f"images of type {images.dtype}: expected uint8, 0 to 255")
+    if 0 not in images.shape[1:]:
+        if images.ndim == 3:
+            return images[:, None]
+        if images.ndim == 4 and images.shape[3] in (1, 3):
+            return images.transpose(0, 3, 1, 2)
+        if images.ndim == 4 and images.shape[1] in (1, 3):
+            return images
+    raise DataError(
+        f"images of shape {images.shape[1:]}: expected height x width, or with 1 or 3 channels "
+        "behind or before them"
+    )
