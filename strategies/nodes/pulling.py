@@ -14,14 +14,14 @@ grids (a simulation's, the local engine's) have replies whole, and are pulled by
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import httpx
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
@@ -37,10 +37,15 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.superlink.grid import HttpGrid
 
 from protocol.reading import ProtocolError
 
+if TYPE_CHECKING:
+    import httpx
+    from flwr.superlink.grid import HttpGrid
+
+HTTP_GRID = "flwr.superlink.grid.http_grid"
+"""The module of Flower's Grid of a deployment: a second to import, which devices need not spend."""
 LOST = 4
 """Flower's code for a reply that is not available."""
 LONGEST_UPLOAD = 7200.0
@@ -71,7 +76,10 @@ class Mailbox(Protocol):
 
 def mailbox_of(grid: Grid) -> Mailbox:
     """Return the mailbox of a Grid."""
-    return UploadsMailbox(grid) if isinstance(grid, HttpGrid) else WholeMailbox(grid)
+    loaded = sys.modules.get(HTTP_GRID)
+    if loaded is not None and isinstance(grid, loaded.HttpGrid):
+        return UploadsMailbox(grid)
+    return WholeMailbox(grid)
 
 
 class WholeMailbox:

@@ -68,5 +68,5 @@ def test_a_round_ends_at_its_deadline_whatever_nodes_upload(tmp_path: Path) -> N
     assert line["clients"]["replied"] == 2
     assert line["clients"]["failed"] == {"late": 2}
     assert line["clients"]["refused"] == {"too-large": 1}
-    assert set(line["problems"]) == {"2", "3", "4"}
+    assert set(line["clients"]["problems"]) == {"2", "3", "4"}
     assert line["seconds"] < 150  # Flower would wait for 180 s, and for longer with every object
