@@ -72,7 +72,7 @@ def leave_app() -> None:
 
 def _folder(module: ModuleType) -> str:
     """Return where a package lies, or a module that is a file."""
-    places = list(getattr(module, "__path__", ())) or [getattr(module, "__file__", None) or "?"]
+    places: list[str] = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or "?"]
     return os.path.abspath(places[0])
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-import setuptools
 
 from nestfl.bundle import APP, app_files
 from nestfl.guarded.pinned_code import fingerprint_of
@@ -58,7 +57,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("environment")
     venv.create(home, symlinks=True)
     (packages,) = home.glob("lib/python*/site-packages")
-    installed = Path(setuptools.__file__).parents[1]  # whose own .pth files do not count there
+    installed = Path(pytest.__file__).parents[1]  # whose own .pth files do not count there
     (packages / "installed.pth").write_text(f"{installed}\n")
     pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install"]
     subprocess.run([*pip, *OFFLINE, "--ignore-installed", str(wheel)], check=True)
