@@ -19,7 +19,7 @@ from data.clients import global_test
 from data.examples import Examples
 from data.spec import DatasetSpec
 from models.families import SlicedNetwork
-from models.pretrained import load_pretrained
+from models.loading import load_pretrained
 from models.slicing import Slice
 from models.task import Task
 

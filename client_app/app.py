@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from client_app.attacks import amplified, poisoned
 from client_app.memory import Memory
 from client_app.node_config import NodeConfig
-from client_app.offers import granted, reasons_kept_here
+from client_app.offers import NotOfferedError, granted, reasons_kept_here
 from data.clients import ClientData, client_data, device_data
 from data.spec import DatasetSpec
 from models.families import SlicedNetwork
 from models.loading import form_of, load_network
+from protocol import failures
 from protocol.arrays import pack, unpack
 from protocol.records import ARRAYS
 from protocol.reports import Evaluation, Personal, Profile, Trained
 from protocol.work import Work
 from strategies.registry import method
-from training.attacks import amplified, poisoned
 from training.devices import choose_device, set_threads
 from training.fitting import fit
 from training.local_training import LocalTraining
@@ -32,6 +34,7 @@ from training.testing import (
 )
 
 app = ClientApp()
+failures.shorten(logging.getLogger("flwr"))
 
 
 @app.query()
@@ -175,7 +178,7 @@ def own_data(work: Work, context: Context) -> ClientData:
 def part_of(dataset: DatasetSpec, node: NodeConfig) -> ClientData:
     """Return this device's part of a data set."""
     if node.partition is None or node.partitions is None:
-        raise ValueError(
+        raise NotOfferedError(
             f"partition-id is {node.partition} and num-partitions {node.partitions} in the node "
             "config: expected data=PATH, or both partition-id and num-partitions"
         )

@@ -28,6 +28,10 @@ ALLOWED = ("hub", "package", "compile")
 Python package holds, and to let torch write, compile and run code for the network."""
 
 
+class NodeConfigError(ValueError):
+    """A node config that cannot be read."""
+
+
 @dataclass(frozen=True)
 class NodeConfig:
     """What the owner says; a simulated client is told its partition and nothing else."""
@@ -80,12 +84,12 @@ def _is_named(key: str) -> bool:
 def _check_keys(given: Mapping[str, object]) -> None:
     for key in given:
         if _is_named(key) and key.removeprefix(NAMED) not in DATA_SETS:
-            raise ValueError(
+            raise NodeConfigError(
                 f"the node config has {shown(key)}, which is no data set: choose from "
                 f"{', '.join(DATA_SETS)}"
             )
         if not _is_named(key) and key not in KEYS:
-            raise ValueError(
+            raise NodeConfigError(
                 f"the node config has {shown(key)}, which is no key: choose from "
                 f"{', '.join(KEYS)}, {NAMED}NAME"
             )
@@ -95,13 +99,15 @@ def _text(given: Mapping[str, object], key: str) -> str | None:
     found = given.get(key)
     if found is None or (isinstance(found, str) and (found or key == "allow")):
         return found
-    raise ValueError(f'{key} is {shown(found)}: expected a text in quotes, such as {key}="..."')
+    raise NodeConfigError(
+        f'{key} is {shown(found)}: expected a text in quotes, such as {key}="..."'
+    )
 
 
 def _words(given: str | None) -> frozenset[str]:
     words = frozenset((given or "").replace(",", " ").split())
     for word in sorted(words - {*ALLOWED}):
-        raise ValueError(
+        raise NodeConfigError(
             f"allow is {shown(given)}: {shown(word)} is none of {', '.join(ALLOWED)}, of which it "
             "may have some, with commas between them"
         )

@@ -18,6 +18,7 @@ from data.catalog import CATALOG, PartitionError, UnknownClassError
 from data.hub import HUB
 from data.spec import DatasetSpec
 from data.tokens import HASHED, PACKAGE, identity
+from protocol.failures import is_expected
 from protocol.reading import shown
 from protocol.work import Work
 
@@ -127,6 +128,8 @@ def reasons_kept_here(what: str, node: NodeConfig) -> Iterator[None]:
     except Exception as error:
         if not node.deployed or isinstance(error, PartitionError):
             raise
+        if not is_expected(error):
+            log.exception("this device cannot use its %s", what)
         numbers = f": {error.numbers}" if isinstance(error, UnknownClassError) else ""
         raise NotOfferedError(
             f"this device cannot use its {what}{numbers}; why is told in its own log"

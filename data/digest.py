@@ -23,6 +23,7 @@ from data.named_images import folder_of, named_image
 from data.own_files import OwnFiles
 from data.own_source import TEST_SHARE, own_arrays, reading_of
 from data.spec import DatasetSpec
+from plugins.regular_files import open_regular
 
 
 class Digest(NamedTuple):
@@ -44,7 +45,7 @@ def digest_of(spec: DatasetSpec) -> Digest:
         whole = hashlib.sha256(json.dumps(held_out).encode())
         for part in (files.train, files.test, files.validation, _named_by(files, spec)):
             for file in part:
-                with reading(file), file.open("rb") as content:
+                with reading(file), open_regular(file) as content:
                     whole.update(hashlib.file_digest(content, "sha256").digest())
             whole.update(b"end of a part")
         for name in ("train-labels", "test-labels", "train-owners", "train-places"):

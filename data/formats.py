@@ -5,20 +5,23 @@ from __future__ import annotations
 import gzip
 import io
 import logging
+import lzma
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from zipfile import BadZipFile
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
+from numpy.lib import format as npy_format
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from data.broken import Broken, raise_if
 from data.catalog import DataError, ImageFacts
+from plugins.regular_files import IrregularFileError, open_regular, require_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -36,7 +39,13 @@ GREY_MODES = frozenset({"1", "L", "LA", "La"})
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 SplitName = Literal["train", "test"]
-UNREADABLE = (OSError, EOFError, ValueError, BadZipFile, zlib.error)
+UNREADABLE = (
+    *(OSError, EOFError, ValueError, TypeError, OverflowError, RuntimeError, MemoryError),
+    *(BadZipFile, zlib.error, lzma.LZMAError),
+)
+"""What reading a broken file raises: Arrow's errors are subclasses of these."""
+SMALL, GROWTH = 2**28, 100
+"""Bytes that any file may take in memory, and how many times its own size a larger one may."""
 
 
 class ImageSplit(NamedTuple):
@@ -65,8 +74,36 @@ def reading(file: Path) -> Iterator[None]:
         if str(file) in str(error):
             raise
         raise DataError(f"{file}: {error}") from error
-    except (*UNREADABLE, TypeError, OverflowError) as error:  # Arrow's are values' and types'
-        raise DataError(f"{file} cannot be read: {error}") from error
+    except IrregularFileError as error:
+        raise DataError(str(error)) from error
+    except UNREADABLE as error:
+        raise DataError(f"{file} cannot be read: {str(error) or type(error).__name__}") from error
+
+
+def most_memory(file: Path) -> int:
+    """Return the bytes that a file's content may take in memory.
+
+    A few bytes of a compressed file can stand for any number of equal values.
+    """
+    return max(SMALL, GROWTH * file.stat().st_size)
+
+
+def require_memory(file: Path, needed: int) -> None:
+    """Raise where a file's content, or a part of it, would take too much memory."""
+    if needed > most_memory(file):
+        raise DataError(
+            f"{file} would take more than {most_memory(file) / 2**20:,.0f} MiB of memory, for "
+            f"{file.stat().st_size:,} bytes on disk: expected at most {SMALL >> 20} MiB or "
+            f"{GROWTH} times its size; write it with less compression"
+        )
+
+
+def unpacked(opened: IO[bytes], file: Path) -> bytes:
+    """Return the content of a gzipped file that is open."""
+    with gzip.open(opened) as packed:
+        content = packed.read(most_memory(file) + 1)
+    require_memory(file, len(content))
+    return content
 
 
 def read_image_folder(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> ImageSplit:
@@ -85,10 +122,22 @@ def decode_images(
 
     All that cannot be read are told at once, under the names that `place` has for rows.
     """
+    images, _, broken = decode_what_can_be(encoded, count, facts, place)
+    raise_if(broken)
+    return images
+
+
+def decode_what_can_be(
+    encoded: Iterable[Path | str | io.BytesIO | Broken],
+    count: int,
+    facts: ImageFacts,
+    place: Callable[[int], str] | None = None,
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_], list[Broken]]:
+    """Return the images that can be read, the rows that they are of, and the broken others."""
     mode = "L" if facts.in_channels == 1 else "RGB"
     size = facts.image_size
     images = np.empty((count, size, size, facts.in_channels), np.uint8)
-    converted, broken = 0, list[Broken]()
+    kept, converted, broken = np.zeros(count, bool), 0, list[Broken]()
     for row, file in enumerate(encoded):  # in one thread: small images decode no faster in more
         if isinstance(file, Broken):
             broken.append(file)
@@ -104,10 +153,24 @@ def decode_images(
             found = "x".join(map(str, pixels.shape[:2]))
             broken.append(Broken(name, f" has {found} pixels: {facts.name} has {size}x{size}"))
             continue
-        images[row] = pixels.reshape(images.shape[1:])
-    raise_if(broken)
+        images[row], kept[row] = pixels.reshape(images.shape[1:]), True
     _say_converted(converted, count, facts)
-    return images
+    return images[kept] if broken else images, kept, broken
+
+
+def undecodable(
+    encoded: Iterable[Path | str | io.BytesIO | Broken], place: Callable[[int], str]
+) -> Iterator[Broken]:
+    """Yield what is wrong with images of any size, each of which is decoded for that."""
+    for row, file in enumerate(encoded):
+        if isinstance(file, Broken):
+            yield file
+            continue
+        try:
+            with opened_image(file) as image:
+                _upright(image).load()
+        except ValueError as error:
+            yield Broken(place(row), f" cannot be decoded: {error}")
 
 
 def _decoded(
@@ -131,14 +194,22 @@ def opened_image(file: Path | str | io.BytesIO) -> Iterator[Image]:
     from PIL.Image import open as open_image
 
     try:
+        if not isinstance(file, io.BytesIO):
+            require_regular(file)
         with open_image(file, formats=IMAGE_FORMATS) as image:
             if image.mode.startswith(DEEP_MODES):
                 raise ValueError(f"pixels of mode {image.mode}: expected 8 bits a channel")
             yield image
     except UnidentifiedImageError as error:  # whose text is of the object that it was given
         raise ValueError("it is no image of a known format, or lacks its beginning") from error
+    except IrregularFileError as error:
+        raise ValueError(f"it is {error.kind}: expected a regular file") from error
+    except ValueError:
+        raise
     except (OSError, SyntaxError, DecompressionBombError) as error:  # of a broken PNG a syntax's
         raise ValueError(str(error)) from error
+    except Exception as error:  # decoders raise any, by what they take bytes for
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _upright(image: Image) -> Image:
@@ -149,15 +220,16 @@ def _upright(image: Image) -> Image:
 
 def _say_converted(converted: int, count: int, facts: ImageFacts) -> None:
     """Warn of images of other channels than the data set's, which are taken all the same."""
+    others = "your images are" if facts.exact else f"{facts.name} is"
     if converted and facts.in_channels == 1:
         log.warning(
-            "%d of %d images are stored in colour: %s is grey, their brightness is taken",
-            *(converted, count, facts.name),
+            "%d of %d images are stored in colour: %s read in grey, by their brightness",
+            *(converted, count, others),
         )
     elif converted:
         log.warning(
-            "%d of %d images are stored in grey: %s is in colour, their channel is taken for all",
-            *(converted, count, facts.name),
+            "%d of %d images are stored in grey: %s read in colour, from that one channel",
+            *(converted, count, others),
         )
 
 
@@ -182,10 +254,8 @@ def read_idx(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Imag
 
 
 def _read_idx_array(file: Path) -> NDArray[np.uint8]:
-    with reading(file):
-        content = file.read_bytes()
-        if file.suffix == ".gz":
-            content = gzip.decompress(content)
+    with reading(file), open_regular(file) as opened:
+        content = unpacked(opened, file) if file.suffix == ".gz" else opened.read()
     # Two zero bytes, the type (8 is uint8), the number of axes, then each axis as big-endian int32.
     axes = content[3] if len(content) > 3 else 0
     shape = tuple(np.frombuffer(content[4 : 4 + 4 * axes], ">i4").tolist())
@@ -210,12 +280,42 @@ def read_npz(files: Sequence[Path], facts: ImageFacts, split: SplitName) -> Imag
 @contextmanager
 def opened_npz(file: Path) -> Iterator[NpzFile]:
     """Open a NumPy archive; what goes wrong while it is open is a `DataError` that names it."""
-    with reading(file):
-        content = np.load(file, allow_pickle=False)
-        if not isinstance(content, NpzFile):
+    with reading(file), open_regular(file) as opened:
+        if opened.peek(len(npy_format.MAGIC_PREFIX)).startswith(npy_format.MAGIC_PREFIX):
             raise DataError(f"{file} is no archive: expected one of np.savez")
-        with content as archive:
+        with np.load(opened, allow_pickle=False) as archive:
+            _check_arrays(file, archive.zip)
             yield archive
+
+
+def _check_arrays(file: Path, archive: ZipFile) -> None:
+    """Raise unless each array has the size that its header claims, and all fit into memory."""
+    total = 0
+    for member in archive.infolist():
+        with archive.open(member) as array:
+            shape, kind = _header_of(array, member.filename)
+            claimed = math.prod(shape) * kind.itemsize
+            if not kind.hasobject and claimed != member.file_size - array.tell():
+                raise DataError(
+                    f"{member.filename} claims the shape {shape} of {kind}, {claimed:,} bytes, but "
+                    f"has {member.file_size - array.tell():,}"
+                )
+        total += member.file_size
+        require_memory(file, total)
+
+
+def _header_of(array: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Read the shape and the type at the beginning of an array's file."""
+    try:
+        version = npy_format.read_magic(array)
+        read = {
+            (1, 0): npy_format.read_array_header_1_0,
+            (2, 0): npy_format.read_array_header_2_0,
+        }[version]
+        shape, _, kind = read(array)
+    except (ValueError, KeyError):
+        raise DataError(f"{name} is no array of numbers or texts") from None
+    return shape, kind
 
 
 def checked_split(images: NDArray[Any], labels: NDArray[Any], facts: ImageFacts) -> ImageSplit:

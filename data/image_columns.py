@@ -7,7 +7,7 @@ from pathlib import Path
 from data.catalog import DataError
 from data.formats import reading
 from data.parquet import IMAGE_COLUMNS, first_column
-from data.tables import Rows, schema_of
+from data.tables import Rows, columns_of
 
 
 def image_column(rows: Rows) -> str:
@@ -15,7 +15,7 @@ def image_column(rows: Rows) -> str:
     said = (name for name in rows.table.column_names if rows.feature(name).get("_type") == "Image")
     found = next(said, None)
     with reading(rows.where):
-        return found or first_column(rows.table, IMAGE_COLUMNS)
+        return found or first_column(rows.table.schema, IMAGE_COLUMNS)
 
 
 def may_hold_images(file: Path) -> bool:
@@ -23,8 +23,8 @@ def may_hold_images(file: Path) -> bool:
     import pyarrow as pa
 
     try:
-        schema = schema_of(file)
-        kind = schema.field(image_column(Rows(schema.empty_table(), (file,), (0,)))).type
+        rows = columns_of(file)
+        kind = rows.table.schema.field(image_column(rows)).type
     except DataError:
         return False
     texts = pa.types.is_string(kind) or pa.types.is_large_string(kind)

@@ -22,7 +22,7 @@ from data.named_images import (
 from data.own_files import OwnFiles
 from data.parquet import encoded_images, holds_all_images
 from data.spec import DatasetSpec
-from data.tables import Rows, read_table_file, schema_of
+from data.tables import Rows, columns_of, read_table_file
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ def named_by(files: OwnFiles, spec: DatasetSpec) -> list[Path]:
 
     def names() -> Iterator[tuple[Path, str]]:
         for file in tables:
-            column = image_column(Rows(schema_of(file).empty_table(), (file,), (0,)))
+            column = image_column(columns_of(file))
             if not (file.suffix == ".parquet" and holds_all_images(file, column)):
-                for text in paths_in(read_table_file(file).column(column)):
+                for text in paths_in(read_table_file(file, names=[column]).column(column)):
                     yield file, text
 
     return named_files("own", tables, names)

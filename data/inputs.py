@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.broken import Broken, raise_if
 from data.catalog import DataError, ImageFacts
 from data.examples import Examples
 from data.formats import (
@@ -18,13 +20,20 @@ from data.formats import (
     ImageSplit,
     channels_first,
     checked_split,
-    decode_images,
+    decode_what_can_be,
     opened_npz,
     reading,
 )
 from data.images import ImageData
 from data.own_inputs import read_own_inputs
-from data.parquet import LABEL_COLUMNS, named_beside, open_parquet, table_images
+from data.parquet import (
+    IMAGE_COLUMNS,
+    LABEL_COLUMNS,
+    first_column,
+    named_beside,
+    open_parquet,
+    table_images,
+)
 from data.series import SeriesData, SeriesSplit
 from data.spec import DatasetSpec, image_facts, series_facts, text_facts
 from data.text_formats import Labelled, Texts, read_text_file
@@ -38,6 +47,8 @@ class Inputs:
 
     data: Examples
     names: tuple[str, ...]
+    broken: tuple[Broken, ...] = ()
+    """Images that cannot be decoded: they are not among the data."""
 
     @property
     def labelled(self) -> bool:
@@ -45,7 +56,10 @@ class Inputs:
 
 
 def read_inputs(path: Path, spec: DatasetSpec) -> Inputs:
-    """Read the inputs under a path, and their labels from a column, an array or folders, if any."""
+    """Read the inputs under a path, and their labels from a column, an array or folders, if any.
+
+    Broken ones among image files are left out, unless all are.
+    """
     if not path.exists():
         raise DataError(f"{path} does not exist")
     if _in_tables_of_its_own(path, spec):
@@ -65,7 +79,9 @@ def read_unlabelled(path: Path, spec: DatasetSpec) -> Examples:
         return _read_texts(path, spec, labelled=None).data
     facts = image_facts(spec)
     facts = replace(facts, short_side=facts.short_side or facts.image_size * 8 // 7)
-    return _read_images(path, facts, labelled=False).data
+    found = _read_images(path, facts, labelled=False)
+    raise_if(found.broken)
+    return found.data
 
 
 def _in_tables_of_its_own(path: Path, spec: DatasetSpec) -> bool:
@@ -122,9 +138,12 @@ def _files(path: Path, suffixes: frozenset[str]) -> list[Path]:
 
 def _read_image_files(path: Path, files: list[Path], facts: ImageFacts, labelled: bool) -> Inputs:
     labels = _folder_labels(path, files, facts) if labelled else None
-    split = _split(decode_images(files, len(files), facts), labels, facts)
+    images, kept, broken = decode_what_can_be(files, len(files), facts)
+    if not kept.any():
+        raise_if(broken)
+    split = _split(images, None if labels is None else labels[kept], facts)
     names = (str(file.relative_to(path)) if file != path else file.name for file in files)
-    return Inputs(ImageData.of(split, facts), tuple(names))
+    return Inputs(ImageData.of(split, facts), tuple(compress(names, kept)), tuple(broken))
 
 
 def _folder_labels(path: Path, files: list[Path], facts: ImageFacts) -> NDArray[np.int64] | None:
@@ -140,12 +159,16 @@ def _folder_labels(path: Path, files: list[Path], facts: ImageFacts) -> NDArray[
 
 
 def _read_parquet(file: Path, facts: ImageFacts, labelled: bool) -> ImageSplit:
-    table = open_parquet(file)
+    table = open_parquet(file, _image_and_any_label)
     found = next((name for name in LABEL_COLUMNS if name in table.column_names), None)
     labels = table.column(found).to_numpy() if labelled and found is not None else None
     with reading(file):
         named = named_beside([file], [len(table)])
         return _split(table_images(table, facts, named), labels, facts)
+
+
+def _image_and_any_label(schema: Any) -> list[str]:
+    return [first_column(schema, IMAGE_COLUMNS), *(n for n in LABEL_COLUMNS if n in schema.names)]
 
 
 def _read_npz(file: Path, facts: ImageFacts, labelled: bool) -> ImageSplit:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
+import io
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from data.cache import Arrays, cache_dir, cached_arrays
 from data.catalog import LANGUAGE, TEXTS, DataError, LanguageFacts
 from data.docstrings import read_docstrings, versions
-from data.formats import reading
+from data.formats import reading, unpacked
 from data.homes import with_home
 from data.language import LanguageSplit
 from data.locate import locate_language
@@ -20,6 +20,7 @@ from data.parquet import first_column, open_parquet
 from data.source import HELD_OUT_SHARE
 from data.spec import WHITESPACE, DatasetSpec
 from data.words import numbered, runs, vocabulary, words_of
+from plugins.regular_files import open_regular
 
 Lines = list[str]
 ReadSplit = Callable[[str], Lines | None]
@@ -82,16 +83,16 @@ def _reader(facts: LanguageFacts, path: str | None) -> tuple[ReadSplit, object, 
 def read_lines(file: Path) -> Lines:
     """Read a text's lines: of a file, which may be gzipped, or of a column of parquet."""
     if file.suffix == ".parquet":
-        table = open_parquet(file)
+        table = open_parquet(file, lambda schema: [first_column(schema, TEXT_COLUMNS)])
         with reading(file):
             return _table_lines(table)
-    opened = gzip.open if file.suffix == ".gz" else open
-    with reading(file), opened(file, "rt", encoding="utf-8", newline="\n") as text:
-        return list(text)
+    with reading(file), open_regular(file) as opened:
+        content = io.BytesIO(unpacked(opened, file)) if file.suffix == ".gz" else opened
+        return list(io.TextIOWrapper(content, encoding="utf-8", newline="\n"))
 
 
 def _table_lines(table: Any) -> Lines:
-    lines: list[Any] = table.column(first_column(table, TEXT_COLUMNS)).to_pylist()
+    lines: list[Any] = table.column(first_column(table.schema, TEXT_COLUMNS)).to_pylist()
     for row, line in enumerate(lines):
         if not isinstance(line, str):
             raise DataError(f"row {row} holds {line!r}: expected a line of text")

@@ -16,11 +16,12 @@ from data.homes import with_home
 from data.image_columns import image_column
 from data.image_tables import list_images
 from data.listed import Listed, columns_of_texts, label_column, of_rows
+from data.numbers import may_be_numbers
 from data.own_files import OwnFiles, image_files, number_files, table_files
 from data.resize import channels_first_of_any
 from data.series_listing import array_columns, list_series, list_series_archive
 from data.spec import FOLDER, TABLE, DatasetSpec
-from data.tables import Rows, read_tables, schema_of
+from data.tables import Rows, columns_of, read_tables
 
 Purpose = Literal["train", "test", "validation"]
 
@@ -43,7 +44,7 @@ def guessed(path: Path) -> str:
         return TABLE
     first = found.train[0]
     try:
-        image_column(Rows(schema_of(first).empty_table(), (first,), (0,)))
+        image_column(columns_of(first))
     except DataError:
         return TABLE
     return FOLDER
@@ -76,10 +77,27 @@ def listed(files: OwnFiles, purpose: Purpose, spec: DatasetSpec) -> Listed | Non
         return (
             _images(files, chosen, column, spec) if purpose == "train" else _images_to_test(chosen)
         )
-    rows = read_tables(chosen, columns_of_texts(spec))
+    rows = read_tables(chosen, columns_of_texts(spec), lambda rows: _needed(rows, spec, column))
     if spec.holds == "images":
         return list_images(rows, files.path, spec, column)
     return (list_series if spec.holds == "series" else _texts)(rows, spec, column)
+
+
+def _needed(rows: Rows, spec: DatasetSpec, column: str | None) -> list[str]:
+    """Return the columns that are read of a table; raise for one that it lacks."""
+    label = label_column(rows, spec)
+    if spec.holds == "images":
+        inputs = [image_column(rows)]
+    elif spec.text is not None:
+        inputs = [spec.text]
+        rows.column(spec.text, "dataset.text")
+    else:
+        inputs = list(spec.columns or may_be_numbers(rows))
+    named = {"dataset.label": label, "dataset.column": column}
+    for setting, name in (named | {"dataset.test_column": spec.test_column}).items():
+        if name is not None:
+            rows.column(name, setting)
+    return [name for name in (*inputs, label, spec.column, spec.test_column) if name is not None]
 
 
 def _images(

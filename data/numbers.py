@@ -34,6 +34,19 @@ def number_columns(rows: Rows, besides: Collection[str]) -> tuple[str, ...]:
     return found
 
 
+def may_be_numbers(rows: Rows) -> list[str]:
+    """Return the columns of a table that `number_columns` may choose, by their types alone."""
+    import pyarrow as pa
+
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    columns = {name: rows.table.column(name) for name in rows.table.column_names}
+    return [
+        name
+        for name, column in columns.items()
+        if _is_text(column) or any(is_kind(column.type) for is_kind in kinds)
+    ]
+
+
 def read_numbers(rows: Rows, names: Sequence[str]) -> tuple[NDArray[np.float32], list[Broken]]:
     """Return columns as [rows, columns], and the rows that hold something else than a number."""
     numbers, broken = np.zeros((len(rows), len(names)), np.float32), list[Broken]()

@@ -1,12 +1,13 @@
-"""What data is, to be shown before anything is trained on it, and how it is dealt out to clients.
+"""Describe data before anything is trained on it, and how it is dealt out to clients.
 
-What is wrong with files of one's own is gathered, not raised: whoever looks wants to see all of it.
+All that is wrong with files of one's own is gathered, not raised at the first.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from data.broken import Broken, BrokenFilesError
 from data.catalog import MOST_SHOWN
 from data.clients import Split, client_rows, splits_of
-from data.listing import listed, own_files
+from data.formats import undecodable
+from data.listing import Purpose, listed, own_files
 from data.look import Seen, look_at
 from data.natural import client_names, natural_clients, whole_in_test
 from data.own_files import OwnFiles
@@ -35,7 +37,6 @@ class Found:
     """How many training examples there are of each, before any is held out."""
     seen: Seen | None = None
     """What images are like."""
-    broken: tuple[Broken, ...] = ()
     left_out: int = 0
     """Rows of numbers that are in no window."""
 
@@ -68,19 +69,37 @@ class Dealt:
 
 
 def found_in(spec: DatasetSpec) -> Found:
-    """Look at one's own files, and gather what is wrong with them."""
+    """Look at one's own files; broken ones are left to `broken_in`."""
     files = own_files(spec)
     try:
         train = listed(files, "train", spec)
-    except BrokenFilesError as error:
-        return Found(files, broken=error.broken)
+    except BrokenFilesError:
+        train = None
     if train is None:
         return Found(files)
     classes = Counter(label for label in train.labels if label is not None)
     if spec.holds != "images":
-        return Found(files, classes, left_out=train.left_out, broken=tuple(train.broken))
-    seen = look_at(train)
-    return Found(files, classes, seen, tuple(dict.fromkeys([*train.broken, *seen.broken])))
+        return Found(files, classes, left_out=train.left_out)
+    return Found(files, classes, look_at(train))
+
+
+def broken_in(spec: DatasetSpec) -> dict[Broken, None]:
+    """Return all that is wrong with one's own files, in order; each image is decoded for that."""
+    files, found = own_files(spec), dict[Broken, None]()
+    for purpose in get_args(Purpose):
+        try:
+            examples = listed(files, purpose, spec)
+        except BrokenFilesError as error:
+            found |= dict.fromkeys(error.broken)
+            continue
+        if examples is None:
+            continue
+        found |= dict.fromkeys(examples.broken)
+        if spec.holds == "images" and not isinstance(examples.inputs, np.ndarray):
+            found |= dict.fromkeys(undecodable(examples.inputs, examples.place))
+        if purpose == "test" and any(label is not None for label in examples.labels):
+            break  # nothing is read for validation
+    return found
 
 
 def test_part(spec: DatasetSpec) -> str:

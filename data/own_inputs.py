@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from data.broken import raise_if
 from data.catalog import DataError
 from data.formats import UNKNOWN, opened_npz
+from data.image_columns import image_column
 from data.image_tables import images_of
 from data.listed import Listed, columns_of_texts
 from data.own_files import ARCHIVE_SUFFIX
@@ -23,7 +24,7 @@ from data.parquet import LABEL_COLUMNS
 from data.resize import channels_first_of_any
 from data.series_listing import array_columns, list_series, list_series_archive
 from data.spec import DatasetSpec
-from data.tables import LABEL, TABLE_SUFFIXES, read_tables
+from data.tables import LABEL, TABLE_SUFFIXES, Rows, read_tables
 
 
 class OwnInputs(NamedTuple):
@@ -77,7 +78,7 @@ def _of_archive(file: Path, spec: DatasetSpec) -> Listed:
 
 def _of_table(file: Path, place: Path, spec: DatasetSpec) -> Listed:
     inputs: Any
-    rows = read_tables([file], columns_of_texts(spec))
+    rows = read_tables([file], columns_of_texts(spec), lambda rows: _needed(rows, spec))
     if spec.text is None:
         inputs = images_of(rows, place)
     else:
@@ -85,10 +86,23 @@ def _of_table(file: Path, place: Path, spec: DatasetSpec) -> Listed:
         missing = next((row for row, text in enumerate(inputs) if not isinstance(text, str)), None)
         if missing is not None:
             raise DataError(f"{rows.place(missing)}: no {spec.text}: expected a text")
-    columns = [spec.label] if spec.label is not None else LABEL_COLUMNS
-    label = next((name for name in columns if name in rows.table.column_names), None)
+    label = _label_in(rows, spec)
     names = [None] * len(rows) if label is None else rows.labels(label, spec.classes)[0]
     return Listed(inputs, names, rows.place)
+
+
+def _label_in(rows: Rows, spec: DatasetSpec) -> str | None:
+    """Return the column of the classes, if a table has one."""
+    columns = [spec.label] if spec.label is not None else LABEL_COLUMNS
+    return next((name for name in columns if name in rows.table.column_names), None)
+
+
+def _needed(rows: Rows, spec: DatasetSpec) -> list[str]:
+    """Return the columns that are read of a table; raise for inputs that it lacks."""
+    inputs = spec.text or image_column(rows)
+    rows.column(inputs, "dataset.text")
+    label = _label_in(rows, spec)
+    return [inputs] if label is None else [inputs, label]
 
 
 def _series(file: Path, spec: DatasetSpec, labelled: bool) -> Listed:

@@ -51,7 +51,7 @@ class DatasetSpec:
     """The fewest and the most examples of a client of `uneven` or `classes`, which of the latter
     has equally many of each of its classes. None deals out all: to clients of `uneven` up to twice
     as many as to others."""
-    shares: Annotated[tuple[float, ...] | None, Range(0, 1e9, above=True)] = None
+    shares: Annotated[tuple[float, ...] | None, Range(0, 10**9, above=True)] = None
     """How much of the data each client of `shares` has, in the order of their numbers and relative
     to the others."""
     min_examples: Annotated[int, SAMPLES] = 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +20,10 @@ import numpy as np
 
 from data.broken import Broken, raise_if
 from data.catalog import DataError
-from data.formats import reading
+from data.formats import reading, require_memory
 from data.parquet import open_parquet, parquet_schema
 from data.written import as_classes, as_names
+from plugins.regular_files import open_regular, require_regular
 
 TABLE_SUFFIXES = (".parquet", ".arrow", ".csv", ".jsonl", ".ndjson", ".json")
 """Of files that hold tables; where a folder has several kinds, the first of these is taken."""
@@ -119,11 +120,20 @@ class Rows:
         return self.files[0].suffix.lower() == ".csv"
 
 
-def read_tables(files: Sequence[Path], texts: Collection[str] = ()) -> Rows:
-    """Read files into one table; columns of a CSV in `texts` are read as they are written."""
+def read_tables(
+    files: Sequence[Path],
+    texts: Collection[str] = (),
+    needed: Callable[[Rows], Sequence[str]] | None = None,
+) -> Rows:
+    """Read files into one table; columns of a CSV in `texts` are read as they are written.
+
+    Of parquet only the columns are read that are `needed`, a function of the first file's: it
+    raises for those that are missing before any are read.
+    """
     import pyarrow as pa
 
-    tables = [read_table_file(file, texts) for file in files]
+    names = None if needed is None or not _is_parquet(files[0]) else needed(columns_of(files[0]))
+    tables = [read_table_file(file, texts, names) for file in files]
     for file, table in zip(files, tables, strict=True):
         _check_same_classes(files[0], tables[0], file, table)
         _check_same_types(files[0], tables[0], file, table)
@@ -159,12 +169,14 @@ def _check_same_types(first: Path, known: Any, file: Path, table: Any) -> None:
             ) from None
 
 
-def read_table_file(file: Path, texts: Collection[str] = ()) -> Any:
-    """Read one file as an Arrow table."""
-    suffix = file.suffix.lower()
-    if suffix == ".parquet":
+def read_table_file(
+    file: Path, texts: Collection[str] = (), names: Collection[str] | None = None
+) -> Any:
+    """Read one file as an Arrow table; of parquet only the columns of these names, if given."""
+    if _is_parquet(file):
         _check_names(file, parquet_schema(file))
-        return open_parquet(file)
+        return open_parquet(file, names=names)
+    suffix = file.suffix.lower()
     if suffix == ".arrow":
         table = _read_arrow(file)
     else:
@@ -173,13 +185,18 @@ def read_table_file(file: Path, texts: Collection[str] = ()) -> Any:
     return table
 
 
-def schema_of(file: Path) -> Any:
-    """Return the columns of a file and what it says of them; parquet is not read for that."""
-    if file.suffix.lower() != ".parquet":
-        return read_table_file(file).schema
-    schema = parquet_schema(file)
-    _check_names(file, schema)
-    return schema
+def columns_of(file: Path) -> Rows:
+    """Return the columns of a file, without rows; parquet is not read for that."""
+    if _is_parquet(file):
+        schema = parquet_schema(file)
+        _check_names(file, schema)
+    else:
+        schema = read_table_file(file).schema
+    return Rows(schema.empty_table(), (file,), (0,))
+
+
+def _is_parquet(file: Path) -> bool:
+    return file.suffix.lower() == ".parquet"
 
 
 def _check_names(file: Path, schema: Any) -> None:
@@ -224,8 +241,15 @@ def _read_arrow(file: Path) -> Any:
     """Read what `Dataset.save_to_disk` writes: a stream of Arrow's."""
     import pyarrow as pa
 
-    with reading(file), pa.memory_map(str(file)) as source:
-        return pa.ipc.open_stream(source).read_all()
+    with reading(file):
+        require_regular(file)
+        with pa.memory_map(str(file)) as source:
+            batches, taken, reader = [], 0, pa.ipc.open_stream(source)
+            for batch in reader:
+                batches.append(batch)
+                taken += batch.nbytes
+                require_memory(file, taken)
+            return pa.Table.from_batches(batches, reader.schema)
 
 
 def _read_csv(file: Path, texts: Collection[str]) -> Any:
@@ -258,7 +282,7 @@ def _read_csv(file: Path, texts: Collection[str]) -> Any:
 
 def _check_header(file: Path) -> None:
     """Raise where the first line of a CSV is of another encoding, which Arrow does not look at."""
-    with file.open("rb") as content:
+    with open_regular(file) as content:
         header = content.readline()
     try:
         told = "\0" not in header.decode("utf-8")
@@ -273,7 +297,7 @@ def _read_json_lines(file: Path) -> Any:
     import pyarrow as pa
 
     rows, broken = list[dict[str, Any]](), list[Broken]()
-    with reading(file), file.open(encoding="utf-8") as lines:
+    with reading(file), open_regular(file, "r") as lines:
         for number, line in enumerate(lines, 1):
             row = _json_object(line)
             if isinstance(row, str):

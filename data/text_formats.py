@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from data.catalog import DataError, TextFacts
 from data.formats import UNKNOWN, reading
 from data.parquet import first_column, open_parquet
+from plugins.regular_files import require_regular
 
 TEXT_COLUMNS = ("text", "sentence")
 LABEL_COLUMNS = ("label",)
@@ -41,10 +42,11 @@ def read_text_file(file: Path, facts: TextFacts, labelled: Labelled = True) -> T
     import pyarrow.csv
 
     if file.suffix != ".csv":
-        table = open_parquet(file)
+        table = open_parquet(file, lambda schema: _needed(schema, labelled))
         with reading(file):
             return read_text_table(table, facts, labelled)
     with reading(file):
+        require_regular(file)
         parsing = pyarrow.csv.ParseOptions(newlines_in_values=True)
         one_by_one = pyarrow.csv.ReadOptions(use_threads=False)  # else it loses count of the rows
         table = pyarrow.csv.read_csv(file, read_options=one_by_one, parse_options=parsing)
@@ -55,12 +57,9 @@ def read_text_table(
     table: Any, facts: TextFacts, labelled: Labelled = True, first_row: int = 0
 ) -> Texts:
     """Read an Arrow table with texts, and labels that are numbers or names of classes."""
-    texts = table.column(first_column(table, TEXT_COLUMNS)).to_pylist()
-    there = set(LABEL_COLUMNS) & set(table.column_names)
-    if labelled or (labelled is False and there):
-        labels = table.column(first_column(table, LABEL_COLUMNS)).to_pylist()
-    else:
-        labels = [UNKNOWN] * len(texts)
+    text, *label = _needed(table.schema, labelled)
+    texts = table.column(text).to_pylist()
+    labels = table.column(label[0]).to_pylist() if label else [UNKNOWN] * len(texts)
     numbers = np.empty(len(labels), np.int64)
     for place, (text, label) in enumerate(zip(texts, labels, strict=True)):
         row = f"row {first_row + place}"
@@ -71,6 +70,15 @@ def read_text_table(
         except DataError as error:
             raise DataError(f"{row}: {error}") from None
     return Texts(texts, numbers)
+
+
+def _needed(schema: Any, labelled: Labelled) -> list[str]:
+    """Return the column of the texts, and that of the labels if they are looked at."""
+    text = first_column(schema, TEXT_COLUMNS)
+    there = any(name in schema.names for name in LABEL_COLUMNS)
+    if labelled or (labelled is False and there):
+        return [text, first_column(schema, LABEL_COLUMNS)]
+    return [text]
 
 
 def _label(label: Any, facts: TextFacts) -> int:

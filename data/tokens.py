@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from data.catalog import DataError
 from data.homes import with_home
 from data.hub import HUB, fetched
+from plugins.regular_files import IrregularFileError, require_regular
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -67,7 +68,10 @@ def _pretrained(tokenizer: str) -> Tokenizer:
         )
     file = fetched(tokenizer, TOKENIZER_FILE) if local is None else _tokenizer_file(local)
     try:
+        require_regular(file)
         found = Tokenizer.from_file(str(file))
+    except IrregularFileError as error:
+        raise DataError(f"the tokenizer {error}") from error
     except Exception as error:  # the library raises Exception itself
         raise DataError(
             f"no tokenizer {tokenizer}: expected a folder with {TOKENIZER_FILE}, hub:NAME of a "
@@ -128,6 +132,6 @@ def local_path(place: str) -> Path | None:
 
 def _tokenizer_file(path: Path) -> Path:
     file = path / TOKENIZER_FILE if path.is_dir() else path
-    if not file.is_file():
+    if not file.exists():
         raise DataError(f"no {TOKENIZER_FILE} in {path}")
     return file

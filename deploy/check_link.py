@@ -10,11 +10,15 @@ import http.client
 import socket
 import ssl
 import sys
+import time
+from email.utils import parsedate_to_datetime
 from urllib.request import getproxies, proxy_bypass
 
 NOT_YET, WRONG = 1, 2
 SECONDS = 10
 NO_CERTIFICATE, NOT_OURS, NOBODY_BEHIND = 400, 403, (502, 503, 504)
+AHEAD, BEHIND = 5, 300
+"""Seconds that a device's clock may be off: Flower refuses what is signed by another one."""
 OTHER_NAME, EXPIRED = (62, 64), (9, 10)  # OpenSSL's codes: names and addresses; not yet, no more
 
 
@@ -66,7 +70,24 @@ def _of_answer(link: ssl.SSLSocket, where: str, certified: bool) -> tuple[int, s
         )
     if answer.status == NOT_OURS:
         return WRONG, f"the SuperLink at {where} answers only to the user who started it"
-    return 0, ""
+    return _of_clocks(answer.headers.get("Date"), where)
+
+
+def _of_clocks(told: str | None, where: str) -> tuple[int, str]:
+    """Compare this machine's clock with the one that the answer was sent by."""
+    here = time.time()
+    try:
+        there = parsedate_to_datetime(told or "").timestamp()
+    except (TypeError, ValueError):
+        return 0, ""
+    if -BEHIND <= here - there <= AHEAD + 1:  # the answer's time has no fractions
+        return 0, ""
+    clocks = [time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(clock)) for clock in (here, there)]
+    return WRONG, (
+        f"the clock here shows {clocks[0]} UTC, and that of the SuperLink at {where} {clocks[1]} "
+        f"UTC: it refuses nodes that are more than {AHEAD} s ahead or {BEHIND // 60} min behind; "
+        "set the wrong one (timedatectl set-ntp true)"
+    )
 
 
 def _of_certificate(error: ssl.SSLCertVerificationError, host: str, authority: str) -> str:

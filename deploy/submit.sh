@@ -16,7 +16,7 @@ trap 'rm -rf "$copy"' EXIT
 code=$(nestfl fingerprint "$APP" ${PLUGIN:+--plugin "$PLUGIN"} --copy "$copy/nestfl")
 run=$(flwr run "$copy/nestfl" nestfl --format json --run-config "hydra=\"$*\"" | field '["run-id"]')
 echo "run $run of the code $code"
-flwr log "$run" nestfl --stream
+PYTHONUNBUFFERED=1 flwr log "$run" nestfl --stream
 status=$(flwr ls nestfl --run-id "$run" --format json | field '["runs"][0]["status"]')
 echo "run $run: $status"
 [[ $status == finished:completed ]]

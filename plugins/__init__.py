@@ -171,7 +171,7 @@ def offered(group: str) -> list[str]:
 def told(error: BaseException) -> str:
     """Say in one line what was raised, and where if that was in the code of a plugin."""
     where = where_in_plugins(error)
-    if _is_ours(error) or (where is None and isinstance(error, ValueError | OSError)):
+    if is_ours(type(error)) or (where is None and isinstance(error, ValueError | OSError)):
         return str(error)
     said = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return f"the plugin {where}: {said}" if where else said
@@ -180,6 +180,15 @@ def told(error: BaseException) -> str:
 def where_in_plugins(error: BaseException) -> str | None:
     """Return the file and line of the plugin in which an error was raised; None if in none."""
     return next(filter(None, (place_of(error, plugin) for plugin in loaded())), None)
+
+
+def is_ours(kind: type) -> bool:
+    """Return whether a class is one of nestfl's own: an error of such a class says all there is."""
+    module = kind.__module__
+    package = module.partition(".")[0]
+    return module == __name__ or (
+        package != __name__ and (Path(__file__).parents[1] / package / "__init__.py").is_file()
+    )
 
 
 def place_of(error: BaseException, plugin: Plugin) -> str | None:
@@ -201,15 +210,6 @@ def unload(plugin: Plugin) -> None:
     for name in [each for each in sys.modules if each == module or each.startswith(f"{module}.")]:
         del sys.modules[name]
     globals().pop(plugin.name, None)
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Return whether an error's class is one of nestfl's, whose message says all there is."""
-    module = type(error).__module__
-    package = module.partition(".")[0]
-    return module == __name__ or (
-        package != __name__ and (Path(__file__).parents[1] / package / "__init__.py").is_file()
-    )
 
 
 def _read(path: Path) -> Plugin:
@@ -334,7 +334,8 @@ def _outside(plugin: Plugin, before: Collection[str]) -> tuple[str, ...]:
     homes = [*installed, plugin.path, Path(__file__).parents[1]]
     new = [module for name, module in sys.modules.items() if name not in before]
     files = {str(file) for module in new if (file := getattr(module, "__file__", None))}
-    return tuple(sorted(f for f in files if not any(Path(f).is_relative_to(h) for h in homes)))
+    real = filter(os.path.isabs, files)  # torch's `_ops.py` is none: it stands for a library
+    return tuple(sorted(f for f in real if not any(Path(f).is_relative_to(h) for h in homes)))
 
 
 @contextmanager

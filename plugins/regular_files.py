@@ -26,8 +26,8 @@ class IrregularFileError(OSError):
     """Something that is no regular file; its text is one line that begins with the path."""
 
     def __init__(self, path: str | os.PathLike[str], mode: int) -> None:
-        kind = KINDS.get(stat.S_IFMT(mode), "no regular file")
-        super().__init__(f"{os.fspath(path)} is {kind}: expected a regular file")
+        self.kind = KINDS.get(stat.S_IFMT(mode), "no regular file")
+        super().__init__(f"{os.fspath(path)} is {self.kind}: expected a regular file")
 
 
 def require_regular(path: str | os.PathLike[str]) -> None:

@@ -97,7 +97,7 @@ def read_lines(file: Path, hint: Any = Any) -> list[Any]:
     try:
         for number, line in enumerate(lines_of(file), 1):
             found.append(parse_json(line, file, hint, line=number))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return found
 
@@ -402,8 +402,11 @@ def _named(checks: Mapping[str, Check], needed: Sequence[str], nan: bool = False
 
 @cache
 def _anything(nan: bool) -> Check:
-    """Return what raises for numbers beyond all bounds, and for what is nested too deeply."""
-    number = _any_float if nan else _float
+    """Return what raises for what is nested too deeply, and for numbers beyond all bounds.
+
+    Where NaN may be, so may any number: these are values that nothing reads.
+    """
+    number = _of_type(object, "anything") if nan else _float
 
     def check(value: Any, depth: int = 0) -> None:
         if value is None or isinstance(value, (str, bool)):

@@ -14,10 +14,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from data.overview import dealt, notes
+from protocol import failures
 from protocol.environment import STARTED_IN
 from server_app.budgets import budgets_of
 from server_app.building import evaluator, strategy_of
-from server_app.checking import require_start
 from server_app.config.checkout import start_of_paths
 from server_app.config.composing import Config, compose_and_tell
 from server_app.config.overrides import with_absolute_paths
@@ -28,12 +28,13 @@ from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
 from server_app.record.trackers import tracking
-from server_app.report.end_of_run import make_report
+from server_app.start_checks import require_start
 from strategies.observer import Observers
 from strategies.round import NestedStrategy
 
 app = ServerApp()
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+failures.shorten(log)
 
 
 @app.main()
@@ -87,7 +88,7 @@ def run(
             record.require_there()  # else its end would be written into a folder made anew
             recorder.ended(f"{type(error).__name__}: {error}")
             if config.report and isinstance(error, Exception):  # who stops a run waits for nothing
-                make_report(record)
+                _make_report(record)
             raise
         summary = summarise(record.metrics(), recorder.best.metrics)
         if recorder.fleet and (measured := measured_budgets(recorder.fleet)):
@@ -97,6 +98,12 @@ def run(
         record.finish(summary)
         recorder.ended(None)
         if config.report:
-            make_report(record)
+            _make_report(record)
         show(record, summary)
     return federated
+
+
+def _make_report(record: RunRecord) -> None:
+    from server_app.report.page import make_report  # draws: imported at the end alone
+
+    make_report(record)

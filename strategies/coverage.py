@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -11,6 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 from models import family
+from protocol.environment import STARTED_IN
 from protocol.work import Part
 from strategies.federation import Federation, FederationError
 from strategies.levels.planning import Level
@@ -106,11 +108,13 @@ def describe(
 ) -> None:
     """Log the levels, the clients that train them, and what is missing."""
     if len(clients) < federation.fleet.clients:
+        with_all = MORE_NODES.format(federation.fleet.clients)
+        advice = f"; a simulation has them all with: flwr run . {with_all}"
         log.warning(
-            "%d of the fleet's %d clients are there; a simulation has them all with: flwr run . %s",
+            "%d of the fleet's %d clients are there%s",
             len(clients),
             federation.fleet.clients,
-            MORE_NODES.format(federation.fleet.clients),
+            advice if STARTED_IN in os.environ else "",
         )
     _describe_levels(federation, settings, coverage)
     if attackers := federation.attackers & {client.number for client in clients}:

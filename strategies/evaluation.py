@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from torch import Tensor, nn
 
-from inference.collaborative import serve
+from inference.topology import serve
 from models import Slice, SliceMap, State
 from models.layers import StaticBatchNorm2d
 from models.slicing import is_running_statistic

@@ -234,7 +234,7 @@ class Federation:
     clients_per_round: Annotated[int, CLIENTS] = 10
     in_flight: Annotated[int, CLIENTS] = 16
     """Messages under way at a time."""
-    deadline: Annotated[float, Range(0, 1e9)] = 0.0
+    deadline: Annotated[float, Range(0, 10**9)] = 0.0
     """Seconds per round; default (0): wait for all replies."""
     min_replies: float | None = None
     """Minimum share of the sampled clients that must be online and reply, above 0 to 1. Default

@@ -316,6 +316,11 @@ class Method:
 
     def adopt(self, state: State, what: str = "the state") -> None:
         """Take another global state in place of this one, of the same model and plan."""
+        self.require_form(state, what)
+        self.state = dict(state)
+
+    def require_form(self, state: State, what: str) -> None:
+        """Raise `FederationError` unless a state is of this model and plan."""
         given, own = (
             {k: (v.shape, v.dtype) for k, v in each.items()} for each in (state, self.state)
         )
@@ -325,4 +330,3 @@ class Method:
                 f"{what} is of another model or plan: {sorted(different)[:3]} and "
                 f"{max(0, len(different) - 3)} more differ"
             )
-        self.state = dict(state)

@@ -9,6 +9,7 @@ the same steps: both give the same weights, bit for bit.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from torch import nn
 
 from models import State
 from protocol.records import size as size_of
@@ -30,8 +32,9 @@ from strategies.evaluation import (
     with_statistics,
     worst_tenths,
 )
-from strategies.federation import Federation
+from strategies.federation import Federation, FederationError, Test
 from strategies.method import Method
+from strategies.method_checks import Unsaved, form_of, require_state
 from strategies.method_settings import MethodSettings
 from strategies.nodes.exchange import Key, Reply, Sent, received, sent, stream
 from strategies.observer import Observer
@@ -39,6 +42,8 @@ from strategies.replies import Folding, Tally, answers_in, ask, asked
 
 PATIENCE = 60.0
 """Seconds for which a run waits for its clients to come."""
+
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 EvaluateArrays = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -66,6 +71,7 @@ class NestedStrategy(Method, Strategy):
         self._asked: dict[Key, Sent[Assignment]] = {}
         self._record: ArrayRecord | None = None
         """The global state as Flower's own loop has it."""
+        self._unsaved = Unsaved(self)
 
     # --- our loop ------------------------------------------------------------------------------
 
@@ -85,6 +91,12 @@ class NestedStrategy(Method, Strategy):
         rounds than the federation's are the first ones of its schedule, as in Flower's own loop.
         """
         last, result = self.federation.rounds if num_rounds is None else num_rounds, Result()
+        if missed := tests_missed(self.federation, last):
+            rounds, named = self.federation.rounds, ", ".join(sorted(missed))
+            log.warning(
+                f"num_rounds is {last}, but rounds is {rounds}: tests that are due after round "
+                f"{rounds} alone are not made ({named}); compose the config with rounds={last}"
+            )
         if timeout is not None:
             self.federation = self.roster.federation = replace(self.federation, deadline=timeout)
         self._open(grid, initial_arrays)
@@ -182,6 +194,21 @@ class NestedStrategy(Method, Strategy):
         """Return the global state as Flower's record."""
         return ArrayRecord({name: tensor.contiguous() for name, tensor in self.state.items()})
 
+    def level_network(self, arrays: ArrayRecord, level: int) -> nn.Module:
+        """Return a level's network with its part of these arrays, such as a result's.
+
+        It is a plain module of torch, in evaluation mode, whose answer is a list of logits: those
+        of each exit that the level holds. Levels are counted from 1; the last is the full model.
+        """
+        if not self.levels:
+            raise FederationError("there are no levels yet: they are made when clients have come")
+        if level not in range(1, len(self.levels) + 1):
+            raise ValueError(f"level is {level}: expected 1 to {len(self.levels)}")
+        state = arrays.to_torch_state_dict()
+        self.require_form(state, "the arrays")
+        submodel = self.submodels.of(self._as_first_held(self.levels[level - 1]))
+        return self.submodels.network(submodel, state).eval()
+
     # --- the steps of a round --------------------------------------------------------------------
 
     def _open(self, grid: Grid, arrays: ArrayRecord | None) -> None:
@@ -198,6 +225,7 @@ class NestedStrategy(Method, Strategy):
         self.observer.started(self.coverage, self.clients)
         self.summary()
         require_full_model(self.federation, self.settings, self.coverage, self.clients.values())
+        self._unsaved.look()
 
     def _adopt(self, arrays: ArrayRecord) -> None:
         self.adopt(arrays.to_torch_state_dict())
@@ -225,13 +253,20 @@ class NestedStrategy(Method, Strategy):
             folding.add(reply)
             self.observer.replied(round, self.tally.done, self.tally.sampled)
         self.roster.unanswered = folding.unanswered
-        state, self.round = folding.result(round), round
-        self.state = self.server_step(state, self.state)
+        state, self.round, form = folding.result(round), round, form_of(self.state)
+        self.state = require_state(self.server_step(state, self.state), form, self._source(round))
         for number, part in self.tally.slices.items():
             if part.replied:
                 self.untrained -= {e.number for e in self.trained_with(self.levels[number - 1])}
         if self.settings.remembers:
             self.last_replies |= {client: round for client, _ in folding.losses}
+        self._unsaved.look()
+
+    def _source(self, round: int) -> str:
+        """Return what makes a round's state, as its errors name it."""
+        own = type(self).server_step is not Method.server_step
+        what = f"server_step of {self.settings.name}" if own else "the aggregation"
+        return f"round {round}: {what}"
 
     # --- evaluation ------------------------------------------------------------------------------
 
@@ -266,3 +301,9 @@ class NestedStrategy(Method, Strategy):
         """Return the clients' own scores, if there are any."""
         found = {what: scores[what] for what in self.tally.asked if what in scores}
         return MetricRecord(found) if found else None
+
+
+def tests_missed(federation: Federation, last: int) -> set[Test]:
+    """Return the tests that a run makes, but not where it ends after an earlier round."""
+    made = {test for number in range(1, last + 1) for test in federation.evaluations_due(number)}
+    return federation.evaluations_due(federation.rounds) - made

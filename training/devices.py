@@ -103,6 +103,10 @@ CGROUP = Path("/sys/fs/cgroup")
 """Where a container's limits are (cgroup v2)."""
 
 
+class DeviceError(ValueError):
+    """A kind of device, or of precision, that this machine lacks."""
+
+
 def choose_device(kind: DeviceKind) -> torch.device:
     """Return the device asked for; `auto` takes CUDA, then MPS, then the CPU."""
     offered = {
@@ -114,7 +118,7 @@ def choose_device(kind: DeviceKind) -> torch.device:
         return torch.device(next(name for name, there in offered.items() if there))
     if not offered[kind]:
         there = ", ".join(name for name, there in offered.items() if there)
-        raise ValueError(f"device is {kind!r}, which this machine lacks: choose auto, {there}")
+        raise DeviceError(f"device is {kind!r}, which this machine lacks: choose auto, {there}")
     return torch.device(kind)
 
 
@@ -124,7 +128,7 @@ def choose_precision(kind: PrecisionKind, device: torch.device) -> torch.dtype:
         has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if has_bf16 else torch.float32
     if kind == "fp16" and device.type != "cuda":
-        raise ValueError(f"precision fp16 needs CUDA, not {device.type}: choose auto, fp32, bf16")
+        raise DeviceError(f"precision fp16 needs CUDA, not {device.type}: choose auto, fp32, bf16")
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[kind]
 
 

@@ -21,6 +21,9 @@ TARGET_SCORES = ("mean", "worst", "full model", "cis", "local", "personal")
       nestfl compare strategy=scalefl,heterofl,fedavg seed=0,1,2 rounds=30
       nestfl compare experiment=bench_digits strategy=scalefl,heterofl seed=range(0,5)
       nestfl compare strategy=heterofl strategy.dynamic=false,true seed=0,1,2 --target 0.9
+      nestfl compare strategy=scalefl,heterofl scalefl.beta=0,0.1 heterofl.dynamic=true seed=0,1,2
+
+    NAME.OPTION is strategy.OPTION for the runs of that strategy alone.
 
     The same command goes on where it was stopped; one more seed or strategy is added to the runs
     that are there.""",
@@ -29,7 +32,8 @@ TARGET_SCORES = ("mean", "worst", "full model", "cis", "local", "personal")
     "overrides",
     nargs=-1,
     metavar="[KEY=VALUE,VALUE...]...",
-    help="Settings that differ from conf/; of those with several values all combinations are run.",
+    help="Settings that differ from conf/; of those with several values all combinations are run. "
+    "NAME.OPTION is for the strategy NAME alone.",
 )
 @click.option(
     "--jobs",

@@ -10,6 +10,7 @@ import click
 
 import plugins
 from data.ranges import CLIENTS, SAMPLES, SHARE, SIZE, THREADS, Range, brief
+from protocol.printable import printable
 
 
 def _refuse_value(param: click.Parameter | None, ctx: click.Context | None, told: str) -> NoReturn:
@@ -70,14 +71,16 @@ CLIENT_COUNT = whole(CLIENTS)
 THREAD_COUNT = whole(THREADS)
 SIZES = whole(SIZE)
 A_SHARE = number(SHARE)
-POSITIVE = number(Range(0, 1e9, above=True))
-RATE = number(Range(0, 1e9))
+POSITIVE = number(Range(0, 10**9, above=True))
+RATE = number(Range(0, 10**9))
 LEVEL = whole(Range(1, 100))
+LONGEST_ERROR = 4000
+"""Letters of an error that are printed."""
 
 
 def refuse(command: str, error: BaseException) -> NoReturn:
-    """Say what is wrong in one line, and end with 2."""
-    click.echo(f"nestfl {command}: {plugins.told(error)}", err=True)
+    """Say what is wrong in one line, and end with 2; names of files may hold anything."""
+    click.echo(f"nestfl {command}: {printable(plugins.told(error), LONGEST_ERROR)}", err=True)
     raise SystemExit(2)
 
 

@@ -86,3 +86,4 @@ def predict(json: bool, **request: Any) -> None:
     except (ValueError, OSError, FederationError) as error:
         refuse("predict", error)
     click.echo(predictor.as_json(report)) if json else predictor.show(report)
+    raise SystemExit(1 if report.inputs.broken else 0)

@@ -10,7 +10,7 @@ from rich.console import Console
 import plugins
 from models import Task, family
 from server_app.config.typed import choose_from
-from strategies.checking import CHECKS, Finding, failed, findings
+from strategies.network_checks import CHECKS, Finding, failed, findings
 
 
 def check(place: str, model: str | None, options: Sequence[str], shape: Mapping[str, int]) -> int:

@@ -22,11 +22,11 @@ from nestfl.comparing.trials import SEED, Trial, comparison_name, expand, same_v
 from nestfl.launching.flower import LaunchError
 from nestfl.launching.gpus import cores, free_memory_of_gpus
 from nestfl.launching.stopping import Stopped, stop_request
-from server_app.checking import check
 from server_app.config.composing import Config, compose_and_tell
 from server_app.config.typed import ConfigError
 from server_app.record.files import COMPARISON_FILE, LAUNCHER_LOCK, make_directory
 from server_app.record.locking import PATIENCE, Lock
+from server_app.start_checks import check
 
 APP_DIR = Path(__file__).resolve().parents[2]
 
@@ -144,7 +144,9 @@ def _baseline(request: Request, trials: Sequence[Trial]) -> Mapping[str, str]:
             f"--baseline {request.baseline}: expected one of the choices that are compared: "
             f"{', '.join(choices) or f'none, {SEED} alone has several values'}"
         )
-    return {key: chosen}
+    strategy, _, option = key.partition(".")
+    own = {"strategy": strategy} if option and strategy in offered.get("strategy", []) else {}
+    return own | {key: chosen}
 
 
 def _slots(request: Request, config: Config) -> Slots:

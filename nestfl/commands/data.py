@@ -20,6 +20,7 @@ from data.listing import guessed
 from data.overview import (
     Dealt,
     Found,
+    broken_in,
     class_counts,
     class_names,
     dealt,
@@ -30,6 +31,7 @@ from data.overview import (
 )
 from data.spec import DatasetSpec
 from nestfl.watching.log_colours import colour_for_terminals
+from protocol.printable import printable
 from server_app.config.composing import ConfigError, compose_dataset
 from server_app.config.overrides import with_absolute_paths
 from server_app.report.amounts import counted
@@ -37,6 +39,8 @@ from server_app.report.amounts import counted
 SHADES = " ░▒▓█"
 MOST_CLASSES, MOST_CLIENTS, MOST_BROKEN = 40, 40, 50
 """That a terminal shows; --json and --plot have all."""
+LONGEST_LINE = 4000
+"""Letters of a line that are printed: names of files, classes and clients may hold anything."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,10 @@ def look(arguments: Sequence[str]) -> Looked:
     except ValueError as error:
         cause = error if isinstance(error, BrokenFilesError) else error.__cause__
         told = cause.broken if isinstance(cause, BrokenFilesError) else ()
-        seen = found.broken if found is not None else ()
-        return Looked(spec, found, tuple(dict.fromkeys([*seen, *told])), str(error))
+        broken = broken_in(spec) if spec.is_own else {}
+        places = {each.place for each in broken}
+        others = [each for each in told if each.place not in places]
+        return Looked(spec, found, (*broken, *others), str(error))
     train, test = (tuple(class_counts(labels_of_split(part, spec), spec)) for part in splits)
     where = test_part(spec) if spec.is_own else ""
     return Looked(spec, found, (), None, train, test, where, parted)
@@ -99,18 +105,23 @@ def show(looked: Looked, console: Console | None = None) -> None:
     """Print what was seen, what is wrong with it, and a line for each client."""
     console = console or Console()
     for line in _facts(looked):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        _say(console, line)
     if looked.broken:
         for broken in looked.broken[:MOST_BROKEN]:
-            console.print(f"  {broken}", highlight=False, markup=False, soft_wrap=True)
+            _say(console, f"  {broken}")
         _say_more(console, len(looked.broken) - MOST_BROKEN, "broken files or rows")
     if looked.problem is not None:
-        text = f"nestfl run would stop: {looked.problem}"
-        console.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
+        _say(console, f"nestfl run would stop: {looked.problem}", "red")
     if looked.dealt is not None:
         console.print(_class_table(looked))
         _say_more(console, len(looked.train) - MOST_CLASSES, "classes")
         _show_dealt(console, looked, looked.dealt)
+
+
+def _say(console: Console, line: str, style: str | None = None) -> None:
+    """Print a line as it is, without what would move the cursor or colour it."""
+    text = printable(line, LONGEST_LINE)
+    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def _say_more(console: Console, more: int, what: str) -> None:
@@ -170,7 +181,7 @@ def _class_table(looked: Looked) -> Table:
         column.justify = "right"
     rows = zip(class_names(spec), looked.train, looked.test, strict=True)
     for name, train, test in list(rows)[:MOST_CLASSES]:
-        table.add_row(escape(name), str(train), str(test))
+        table.add_row(escape(printable(name)), str(train), str(test))
     if len(looked.train) > 1:
         table.add_row("all", str(sum(looked.train)), str(sum(looked.test)), style="bold")
     return table
@@ -184,14 +195,14 @@ def _show_dealt(console: Console, looked: Looked, parted: Dealt) -> None:
         f"{parted.counts.max()})",
         highlight=False,
     )
-    longest = max(map(len, parted.names[:MOST_CLIENTS]))
-    for name, counts in list(zip(parted.names, parted.counts, strict=True))[:MOST_CLIENTS]:
+    names = [printable(name) for name in parted.names[:MOST_CLIENTS]]
+    longest = max(map(len, names))
+    for name, counts in zip(names, parted.counts[:MOST_CLIENTS], strict=True):
         cells = "".join(_shade(n, int(parted.counts.max())) for n in counts[:MOST_CLASSES])
-        line = f"  {name:>{longest}} {counts.sum():>7}  {cells}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        _say(console, f"  {name:>{longest}} {counts.sum():>7}  {cells}")
     _say_more(console, len(parted.names) - MOST_CLIENTS, "clients")
     for line in notes(looked.spec, parted):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        _say(console, line)
 
 
 def _shade(count: int, most: int) -> str:

@@ -16,11 +16,13 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
+from data.broken import Broken
 from data.clients import global_test
 from data.inputs import Inputs, read_inputs
 from data.spec import DatasetSpec
 from inference import Answers
 from nestfl.watching.log_colours import colour_for_terminals
+from protocol.printable import printable
 from server_app.predictor import (
     TO_THE_END,
     Outcome,
@@ -35,6 +37,8 @@ from server_app.trained_level import RestoredLevel, load_level
 
 SHOWN = 10
 """Answers that are printed; a file has them all."""
+MOST_BROKEN = 20
+"""Broken images that are named on the terminal."""
 FORMATS = (".csv", ".json")
 
 
@@ -121,6 +125,7 @@ def predict(request: Request, watch: Watch[Tensor] = unwatched) -> Report:
             highlight=False,
         )
     inputs = _inputs(request, level.dataset)
+    _warn_of(inputs.broken)
     if not len(inputs.data):
         raise PredictError(f"nothing to answer for: {request.inputs} holds no inputs")
     if request.plot is not None and not inputs.labelled:
@@ -146,6 +151,18 @@ def _inputs(request: Request, dataset: DatasetSpec) -> Inputs:
         return read_inputs(request.inputs, dataset)
     test = global_test(dataset)
     return Inputs(test, tuple(f"test:{row}" for row in range(len(test))))
+
+
+def _warn_of(broken: Sequence[Broken]) -> None:
+    """Name the images that get no answer, as far as a terminal has room for them."""
+    console = Console(stderr=True)
+    for each in broken[:MOST_BROKEN]:
+        text = f"nestfl predict: warning: {printable(str(each))}: no answer for it"
+        console.out(text, highlight=False)
+    if broken[MOST_BROKEN:]:
+        more = len(broken) - MOST_BROKEN
+        text = f"nestfl predict: warning: {more} more images are broken: --json names all"
+        console.out(text, highlight=False)
 
 
 def _plan(request: Request, predictor: Predictor) -> Plan:
@@ -292,6 +309,7 @@ def as_json(report: Report) -> str:
         "macs_by_exit": report.predictor.macs.exits,
         "full_macs": report.predictor.macs.full,
         "inputs": len(report.inputs.data),
+        **({"broken": list(map(str, report.inputs.broken))} if report.inputs.broken else {}),
     }
     if report.result is not None:
         found |= {

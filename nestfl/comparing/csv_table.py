@@ -19,11 +19,12 @@ def csv_of(found: Mapping[str, Any]) -> str:
     """Return scores, drops, what the target took, and the cells of serving settings."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    keys = list(found["groups"][0]["choices"]) if found["groups"] else []
+    keys = list(dict.fromkeys(key for group in found["groups"] for key in group["choices"]))
     writer.writerow([*keys, "score", *NUMBERS, *COMPARED])
     for group in found["groups"]:
         for row in _group_rows(group, found):
-            writer.writerow([*group["choices"].values(), *row, *[""] * (WIDTH - len(row))])
+            chosen = [group["choices"].get(key, "") for key in keys]
+            writer.writerow([*chosen, *row, *[""] * (WIDTH - len(row))])
     for each in found.get("settings", []):
         for setting, cell in each["settings"].items():
             chosen = {**each["choices"], **({SERVING: setting} if cell["own"] else {})}

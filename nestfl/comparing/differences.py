@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from nestfl.comparing.results import Group
+from server_app.report.grouping import own_option
 
 CONFIDENCE = 0.95
 RESAMPLES = 9999
@@ -94,8 +95,19 @@ def _t_test_agrees(deltas: np.ndarray) -> bool:
 
 
 def baseline_of(group: Group, groups: Sequence[Group], baseline: Mapping[str, str]) -> Group | None:
-    """Return the group that has the baseline's choices and else this one's; None for itself."""
-    wanted = {**group.choices, **baseline}
-    if wanted == group.choices:
-        return None
-    return next((other for other in groups if other.choices == wanted), None)
+    """Return the group that has the baseline's choices and else this one's; None for itself.
+
+    Options of one strategy alone need not be the same: of several groups the first counts.
+    """
+    wanted = {**_shared(group.choices), **_shared(baseline)}
+    found = (
+        other
+        for other in groups
+        if _shared(other.choices) == wanted and baseline.items() <= other.choices.items()
+    )
+    base = next(found, None)
+    return None if base is None or base.choices == group.choices else base
+
+
+def _shared(choices: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in choices.items() if not own_option(key, choices)}

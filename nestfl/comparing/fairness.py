@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 from nestfl.comparing.results import Group, Result
 from nestfl.comparing.trials import Trial, short_name
 from server_app.config.composing import Config, plain
 from server_app.config.keys import flat, that_matter
-from server_app.report.grouping import METHODS_ASK_FOR
+from server_app.report.grouping import METHODS_ASK_FOR, own_option
 
 CostName = Literal["parameters", "macs", "bytes", "memory"]
 COST_NAMES: dict[CostName, str] = {
@@ -78,11 +79,12 @@ def costs_of_rivals(trials: Sequence[Trial], configs: Sequence[Config]) -> list[
         sets.setdefault(counted, group)
     found = []
     for group in sets.values():
-        shared = {k: v for k, v in group[0].group.items() if not _is_a_methods(k)}
+        first = group[0].group
+        shared = {k: v for k, v in first.items() if not _is_a_methods(k, first)}
         prefix = f"{short_name(shared)}: " if len(sets) > 1 and shared else ""
         costs = {}
         for trial in group:
-            own = {k: v for k, v in trial.group.items() if _is_a_methods(k)}
+            own = {k: v for k, v in trial.group.items() if _is_a_methods(k, trial.group)}
             config = by_name[trial.name]
             name = prefix + (short_name(own) or config.strategy.name)
             if (key := _what_costs(config)) not in costs:
@@ -128,7 +130,8 @@ def rivals(trials: Iterable[Trial]) -> Iterator[list[Trial]]:
     """Yield the trials that differ in nothing but their method and its settings."""
     members: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
     for trial in trials:
-        shared = tuple(item for item in trial.choices.items() if not _is_a_methods(item[0]))
+        choices = trial.choices
+        shared = tuple(item for item in choices.items() if not _is_a_methods(item[0], choices))
         members.setdefault(shared, []).append(trial)
     yield from members.values()
 
@@ -194,5 +197,6 @@ def settings_of(config: Config) -> dict[str, Any]:
     return that_matter(flat(plain(config)))
 
 
-def _is_a_methods(key: str) -> bool:
-    return key == "strategy" or key.startswith(A_METHODS_OWN)
+def _is_a_methods(key: str, choices: Mapping[str, str] = MappingProxyType({})) -> bool:
+    own = own_option(key, choices) is not None
+    return own or key == "strategy" or key.startswith(A_METHODS_OWN)

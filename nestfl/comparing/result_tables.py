@@ -17,7 +17,7 @@ from nestfl.comparing.differences import Difference, baseline_of, difference
 from nestfl.comparing.drops import drops_of
 from nestfl.comparing.fairness import COST_NAMES, Costs
 from nestfl.comparing.results import Group, Spent, Target, score_names
-from server_app.report.tables import Table
+from server_app.report.blocks import Table
 from training.perplexity import is_perplexity, shown
 
 PLAIN_WIDTH = 160

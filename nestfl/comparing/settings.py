@@ -13,7 +13,7 @@ from nestfl.comparing.result_tables import ResultTable
 from nestfl.comparing.results import ALL_RUNS, Group
 from nestfl.comparing.trials import short_name
 from server_app.record.serving_settings import SERVING, Cell, best_of, cells_of
-from server_app.report.setting_figures import Variant, settings_of, settings_table
+from server_app.report.serving_section import Variant, settings_of, settings_table
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The runs of a comparison: all combinations of the values that overrides list.
 
-`strategy=scalefl,heterofl seed=range(0,3) rounds=30` are six trials, as in Hydra's multirun.
+`strategy=scalefl,heterofl seed=range(0,3) rounds=30` are six trials, as in Hydra's multirun. With
+`scalefl.beta=0.1,0.5` they are nine: that is `strategy.beta` for the trials of scalefl alone.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from server_app.config.choices import choices as choices_of
+from server_app.config.choices import groups, settings_by_name
 from server_app.config.overrides import with_absolute_paths
-from server_app.config.typed import ConfigError
-from server_app.report.grouping import in_short
+from server_app.config.typed import ConfigError, choose_from
+from server_app.report.grouping import in_short, own_option
 
+STRATEGY = "strategy"
 SEED = "seed"
 """The key over whose values results are averaged."""
 OWN_KEYS = ("output", "name", "engine")
@@ -37,14 +41,17 @@ class Trial:
     """One run of a comparison."""
 
     choices: Mapping[str, str]
-    """The value of each key that has several, in the order in which the keys were given."""
+    """The value of each key that has several, in the order in which the keys were given; then those
+    of keys for its strategy alone, such as nefl.beta."""
     fixed: tuple[str, ...] = ()
     """The other overrides."""
 
     @property
     def overrides(self) -> list[str]:
         """All that the run is given; its paths do not depend on the working directory."""
-        chosen = (f"{key}={value}" for key, value in self.choices.items())
+        options = {key: own_option(key, self.choices) for key in self.choices}
+        keys = {key: f"{STRATEGY}.{own}" if own else key for key, own in options.items()}
+        chosen = (f"{keys[key]}={value}" for key, value in self.choices.items())
         return with_absolute_paths(Path.cwd(), [*self.fixed, *chosen])
 
     @property
@@ -81,12 +88,14 @@ def expand(overrides: Sequence[str]) -> list[Trial]:
         if key in values:
             raise ConfigError(f"{key} is given twice: list its values in one, {key}=A,B")
         values[key] = _values(text)
-    if (count := math.prod(map(len, values.values()))) > MOST_TRIALS:
+    own = {name: {} for name in values.get(STRATEGY, [])} | _own(values)
+    shared = {key: each for key, each in values.items() if not any(key in o for o in own.values())}
+    if (count := math.prod(map(len, shared.values()))) > MOST_TRIALS:
         raise ConfigError(
-            f"{count:,} combinations of {', '.join(k for k, v in values.items() if len(v) > 1)}: "
+            f"{count:,} combinations of {', '.join(k for k, v in shared.items() if len(v) > 1)}: "
             f"expected {MOST_TRIALS:,} runs at most; list fewer values"
         )
-    several = {key: choices for key, choices in values.items() if len(choices) > 1}
+    several = {key: choices for key, choices in shared.items() if len(choices) > 1}
     for key in OWN_KEYS:
         if key in several:
             raise ConfigError(f"{key} has several values: expected one for the whole comparison")
@@ -95,27 +104,64 @@ def expand(overrides: Sequence[str]) -> list[Trial]:
             "there is nothing to compare: expected a key with several values, such as "
             "strategy=scalefl,heterofl or seed=0,1,2"
         )
-    fixed = tuple(f"{key}={choices[0]}" for key, choices in values.items() if key not in several)
+    fixed = tuple(f"{key}={choices[0]}" for key, choices in shared.items() if key not in several)
     keys = sorted(several, key=lambda key: key != SEED)  # seeds vary slowest: early tables are fair
     found = []
     for combination in product(*(several[key] for key in keys)):
         chosen = dict(zip(keys, combination, strict=True))
-        found.append(Trial({key: chosen[key] for key in several}, fixed))
+        options = own.get(chosen.get(STRATEGY, ""), {})
+        for values_of_options in product(*options.values()):
+            more = dict(zip(options, values_of_options, strict=True))
+            found.append(Trial({key: chosen[key] for key in several} | more, fixed))
     return found
+
+
+def _own(values: Mapping[str, list[str]]) -> dict[str, dict[str, list[str]]]:
+    """Return the values of keys that are for one strategy alone, by strategy."""
+    compared, own = values.get(STRATEGY, []), dict[str, dict[str, list[str]]]()
+    for key in values:
+        name, _, option = key.partition(".")
+        if not option or name in groups():
+            continue
+        if name not in compared:
+            _check_group(key, name, compared)
+        elif len(compared) == 1 or len(values.get(f"{STRATEGY}.{option}", [])) > 1:
+            raise ConfigError(
+                f"{key} is for one of several strategies: give {STRATEGY}.{option} for all that "
+                "are compared, or else an option of each by itself"
+            )
+        else:
+            own.setdefault(name, {})[key] = values[key]
+    return own
+
+
+def _check_group(key: str, name: str, compared: Sequence[str]) -> None:
+    """Raise unless a key's first part is a part of the configuration."""
+    known = {each.partition(".")[0] for each in settings_by_name().values()}
+    if name in choices_of(STRATEGY):
+        told = ", ".join(compared) or f"none, give {STRATEGY}={name},..."
+        raise ConfigError(f"{key}: expected one of the strategies that are compared: {told}")
+    if name not in known:
+        raise ConfigError(
+            f"{key}: no key {name!r}; {choose_from(name, [*compared, *sorted(known)])}"
+        )
 
 
 def short_name(choices: Mapping[str, str]) -> str:
     """Return choices in short."""
-    return " ".join(in_short(key, value) for key, value in choices.items())
+    names = {key: own_option(key, choices) or key for key in choices}
+    return " ".join(in_short(names[key], value) for key, value in choices.items())
 
 
 def comparison_name(trials: Sequence[Trial]) -> str:
     """Return the folder's name where none is given.
 
-    It depends on the keys that are compared and on the overrides that all have, not on the values:
-    a comparison with one more seed or strategy goes on in the same folder.
+    It depends on the keys that are compared and on the overrides that all have, not on the values
+    and not on options of one strategy: a comparison with one more seed, strategy or option of one
+    goes on in the same folder.
     """
-    keys = sorted(trials[0].choices)
+    first = trials[0].choices
+    keys = sorted(key for key in first if not own_option(key, first))
     other = sorted(text for text in trials[0].fixed if text.partition("=")[0] not in OWN_KEYS)
     digest = hashlib.sha256("\n".join([*keys, "", *other]).encode()).hexdigest()[:8]
     return "-".join(["compare", *keys])[:LONGEST_NAME] + f"-{digest}"
@@ -125,7 +171,7 @@ def _values(text: str) -> list[str]:
     """Return the values that an override lists; one that Hydra cannot read is a plain text."""
     key, _, value = text.partition("=")
     try:
-        override = OverridesParser.create().parse_override(text)
+        override = OverridesParser.create().parse_override(f"value={value}")
     except HydraException:
         return value.split(",")  # such as ~/a,~/b
     if not override.is_sweep_override():

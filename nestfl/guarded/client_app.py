@@ -9,6 +9,7 @@ bundle that is not allowed is never written to disk, and the server is told why.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import sys
@@ -91,6 +92,15 @@ def installed(bundle: bytes, folder: Path) -> Path:
     return home
 
 
+def in_one_line(record: logging.LogRecord) -> bool:
+    """Log refused code without a traceback, as protocol/failures.py does for the run's own code."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, CodeError):
+        record.msg, record.args = f"{record.getMessage()}: {type(error).__name__}: {error}", ()
+        record.exc_info = record.exc_text = None
+    return True
+
+
 def main() -> None:
     """Do one task."""
     port, parent, own, said = sys.argv[1:]
@@ -98,6 +108,7 @@ def main() -> None:
     if not is_own(int(port)):
         sys.exit(f"port {port} is not this user's")
     os.environ[DEVICE] = "1"
+    logging.getLogger("flwr").addFilter(in_one_line)
     Gate(own, parse_config_args([said] if said else None)).close()
     address = f"{LOOPBACK}:{port}"
     run_clientapp.run_clientapp(address, token, insecure=True, parent_pid=int(parent))

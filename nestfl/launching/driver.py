@@ -25,7 +25,7 @@ from nestfl.launching.ray_head import join_ray
 from nestfl.launching.request import Request, Simulation, choose
 
 if TYPE_CHECKING:
-    from server_app.checking import Checked
+    from server_app.start_checks import Checked
 
 CLIENT_APP = "client_app.app:app"
 PAUSE = 0.02

@@ -34,6 +34,9 @@ def _exception(lines: list[str]) -> list[str]:
     started = [at for at, line in enumerate(lines) if SERVER_FAILED in line]
     if not started:
         return []
+    in_one_line = lines[started[-1]].partition(f"{SERVER_FAILED}: ")[2]  # protocol/failures.py
+    if in_one_line:
+        return [in_one_line]
     errors: list[list[str]] = []
     for line in lines[started[-1] + 1 :]:
         if LOG_PREFIX.match(line):

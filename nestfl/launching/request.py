@@ -23,8 +23,8 @@ from server_app.record.files import require_free
 from server_app.report.amounts import counted
 
 if TYPE_CHECKING:  # not for --help
-    from server_app.checking import Checked
     from server_app.config.composing import Config
+    from server_app.start_checks import Checked
 
 APP_DIR = Path(__file__).resolve().parents[2]
 PATHS = ("dataset.path", "strategy.unlabelled.path")
@@ -163,8 +163,8 @@ def choose(
 
     Nothing is started and nothing written, but what is found is kept in the cache.
     """
-    from server_app.checking import check  # not for --help
     from server_app.config.composing import compose_and_tell
+    from server_app.start_checks import check  # not for --help
 
     plugins.search_installed_too()
     for place in request.plugin:

@@ -20,7 +20,7 @@ import plugins
 from server_app.config.keys import keys_by_name, lists, values_by_key
 from server_app.config.typed import EXTRA, ConfigError, reject_unknown
 from strategies.federation import ModelConfig
-from strategies.method_settings import PlannedSettings
+from strategies.method_settings import MethodSettings, PlannedSettings
 from strategies.registry import METHODS, method
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -84,20 +84,58 @@ def _offer_plugins() -> list[str]:
 
 
 def _settings_of(strategy: str) -> dict[str, Any]:
-    """Return the defaults of a method's settings; the fleet's budgets where they make no levels."""
+    """Return a plugin's choice of its method: what it inherits, and its own defaults.
+
+    Where neither makes levels, they cost what the fleet's tiers afford.
+    """
+    own = {**_own_defaults(strategy), "name": strategy}
+    if parent := _parent_of(strategy):
+        return {"defaults": [parent, "_self_"], **own}
     settings = method(strategy).Settings
+    if issubclass(settings, PlannedSettings) and not any(map(own.get, settings.ways)):
+        own["ratios"] = "${fleet.budgets}"
+    return own
+
+
+def _own_defaults(strategy: str) -> dict[str, Any]:
+    """Return the defaults of a method's settings, but for those of the method that it inherits."""
+    settings, parent = method(strategy).Settings, _parent_of(strategy)
+    own = _defaults(settings)
+    if parent is None:
+        return own
+    inherited = _defaults(method(parent).Settings)
+    own = {k: v for k, v in own.items() if k not in inherited or v != inherited[k]}
+    if issubclass(settings, PlannedSettings) and any(map(own.get, settings.ways)):
+        own |= {way: own.get(way) for way in settings.ways}  # in place of the inherited way
+    return own
+
+
+def _defaults(settings: type[MethodSettings]) -> dict[str, Any]:
     values = {
         each.name: each.default if each.default_factory is MISSING else each.default_factory()
         for each in fields(settings)
     }
-    known = {
+    return {
         key: lists(asdict(value) if is_dataclass(value) else value)  # type: ignore[arg-type]
         for key, value in values.items()
         if value is not MISSING
     }
-    if issubclass(settings, PlannedSettings) and not any(map(known.get, settings.ways)):
-        known["ratios"] = "${fleet.budgets}"
-    return {**known, "name": strategy}
+
+
+def _parent_of(strategy: str) -> str | None:
+    """Return the method of which a plugin's is a subclass, and whose settings it takes or extends.
+
+    None for the shipped ones, each of which has a file of its own.
+    """
+    if strategy not in plugins.offered("strategy"):
+        return None
+    names = {place: name for name, place in METHODS.items() if name != strategy}
+    found = method(strategy)
+    for kind in found.__mro__[1:]:
+        name = names.get(f"{kind.__module__}:{kind.__qualname__}")
+        if name is not None:
+            return name if issubclass(found.Settings, method(name).Settings) else None
+    return None
 
 
 def _own_scale(names: Mapping[str, str]) -> dict[str, str]:
@@ -132,15 +170,31 @@ def _merge_per_strategy(config: DictConfig, names: Mapping[str, str]) -> None:
     """Set what an experiment says under `per_strategy` for the strategy that was chosen.
 
     What it says for a method is for all variants of it; what it says for a variant, such as
-    fedfa_width, comes on top.
+    fedfa_width, comes on top. A plugin's method inherits what is said for the methods above it.
     """
     known = sorted({*METHODS, *choices("strategy")})
     with open_dict(config):
         settings = config.pop("per_strategy", {})
         reject_unknown("per_strategy", settings, known)
         variant = names.get("strategy", config.strategy.name)  # none, if the experiment chose it
+        for said in _inherited(settings, config.strategy.name):
+            config.strategy.merge_with(said)
         for name in dict.fromkeys([config.strategy.name, variant]):
             config.strategy.merge_with(settings.get(name, {}))
+
+
+def _inherited(settings: Mapping[str, Any], strategy: str) -> list[dict[str, Any]]:
+    """Return what is said for the methods above a plugin's, the highest first, as far as it goes.
+
+    A setting that has a default of its own is not inherited.
+    """
+    found, own = list[dict[str, Any]](), set[str]()
+    while (parent := _parent_of(strategy)) is not None:
+        own |= _own_defaults(strategy).keys()
+        said = settings.get(parent, {})
+        found.append({key: value for key, value in said.items() if key not in own})
+        strategy = parent
+    return found[::-1]
 
 
 def _complete_model(config: DictConfig) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 from urllib.parse import urlparse
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -18,13 +16,15 @@ from data.catalog import DataError
 from data.hub import HUB, fetched
 from data.tokens import HASHED, TOKENIZER_FILE, local_path
 from models.slicing import State
+from plugins.regular_files import IrregularFileError, require_regular
+from protocol.printable import printable
 from server_app.config.typed import ConfigError, choose_from
 
 IN_A_FOLDER = ("model.safetensors", "pytorch_model.bin")
 """What Hugging Face calls the weights in a model's folder."""
 TORCHVISION = "torchvision:"
-UNREADABLE = (OSError, RuntimeError, SafetensorError, pickle.UnpicklingError, EOFError)
-"""What reading a broken file of weights raises."""
+SHOWN = 160
+"""Letters of an error of torch that a message repeats: the rest is advice for programmers."""
 
 
 def read_weights(place: str) -> State:
@@ -41,9 +41,15 @@ def read_weights(place: str) -> State:
             raise ConfigError(f"model.weights: {path} holds no {' or '.join(IN_A_FOLDER)}")
         path = files[0]
     try:
+        require_regular(path)
         return load_file(path) if path.suffix == ".safetensors" else _torch_file(path)
-    except UNREADABLE as error:
-        raise ConfigError(f"model.weights: {path} cannot be read: {error}") from error
+    except IrregularFileError as error:
+        raise ConfigError(f"model.weights: {error}") from error
+    except Exception as error:  # torch's unpickler raises any, by what it takes bytes for
+        raise ConfigError(
+            f"model.weights: {path} cannot be read ({_told(error)}): expected a .safetensors file, "
+            "or tensors by name as torch.save writes a state_dict"
+        ) from error
 
 
 def tokenizer_of(place: str) -> str:
@@ -94,15 +100,18 @@ def _published(name: str) -> State:
         state: State = weights.get_state_dict(
             progress=False, check_hash=True, map_location="cpu", weights_only=True
         )
-    except UNREADABLE as error:
+    except Exception as error:
         if file.exists():
-            raise ConfigError(f"model.weights: {file} cannot be read: {error}") from error
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ConfigError(f"model.weights: {file} cannot be read ({_told(error)})") from error
         raise ConfigError(
-            f"model.weights: {file.name} of {TORCHVISION}{name} could not be fetched ({reason}). "
-            f"Without a network, put that file into {file.parent}"
+            f"model.weights: {file.name} of {TORCHVISION}{name} could not be fetched "
+            f"({_told(error)}). Without a network, put that file into {file.parent}"
         ) from error
     return state
+
+
+def _told(error: Exception) -> str:
+    return printable(f"{type(error).__name__}: {error}", SHOWN)
 
 
 def _like(name: str) -> list[str]:
@@ -120,6 +129,9 @@ def _torch_file(path: Path) -> State:
     content: Any = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
-    if not isinstance(content, dict) or not all(isinstance(t, Tensor) for t in content.values()):
-        raise RuntimeError("expected tensors by name")
+    if not isinstance(content, dict):
+        raise TypeError(f"it holds a {type(content).__name__}")
+    for name, tensor in content.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise TypeError(f"{name!r} names a {type(tensor).__name__}")
     return content

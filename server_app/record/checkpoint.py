@@ -130,12 +130,9 @@ def _load_file(file: Path) -> Checkpoint:
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{file} is not a whole checkpoint: {error}") from error
     except (KeyError, DocumentError) as error:
-        raise CheckpointError(f"{file} is not a checkpoint of nestfl: {_lack(error)}") from error
-
-
-def _lack(error: Exception) -> str:
-    """Return what is wrong with a checkpoint's metadata."""
-    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        lack = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        lack = lack.removeprefix(f"{file} cannot be read: ")
+        raise CheckpointError(f"{file} is not a checkpoint of nestfl: {lack}") from error
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Texts of numbers: percents, amounts with a unit, durations, counts and lists."""
 
 from __future__ import annotations
 

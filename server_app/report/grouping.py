@@ -1,23 +1,23 @@
-"""Runs that differ in their seed alone are one group, named by what sets it apart from others."""
+"""Groups of runs that differ in their seed alone, named by the settings that set them apart."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from server_app.config.keys import flat, that_matter
-from server_app.report.run_data import Curve, RunData
+from server_app.report.amounts import percent
+from server_app.report.run_data import Curve, RunData, by_number
+from training.perplexity import shown
 
 SEED = "seed"
-SAID_ALONE = ("strategy", "model", "dataset", "experiment")
-"""Choices that are known by their values."""
+SAID_ALONE = ("strategy", "model", "dataset", "experiment")  # named by their values alone
 METHODS_ASK_FOR = ("model.norm", "model.scaler", "model.steps", "model.head")
 """Settings that come with a method."""
-ABSENT = "-"
-"""What a config shows for a key that it does not have."""
+ABSENT = "-"  # stands for a value that is not there
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,54 @@ class Group:
     name: str
     runs: Sequence[RunData]
 
-    def mean(self, values: Sequence[float | None]) -> float | None:
-        """Return the mean of what the runs have."""
-        known = [value for value in values if value is not None]
-        return fmean(known) if known else None
+    @property
+    def recorded(self) -> RunData | None:
+        """The first run that recorded its fleet; an older version did not."""
+        return next((run for run in self.runs if run.fleet), None)
+
+    def values(self, *path: str) -> list[float | None]:
+        """Return each run's newest score at a path of keys, such as levels, 1, accuracy."""
+        return [run.value(*path) for run in self.runs]
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are known."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def accuracies(values: Sequence[float | None]) -> str:
+    """Return a group's accuracy: the mean, and of several runs the lowest and the highest."""
+    return _over_runs(values, lambda share: f"{100 * share:.1f}", percent, " %")
+
+
+def perplexities(values: Sequence[float | None]) -> str:
+    """Return a group's perplexity: the mean, and of several runs the lowest and the highest."""
+    return _over_runs(values, shown, shown)
+
+
+def _over_runs(
+    values: Sequence[float | None],
+    one_of: Callable[[float], str],
+    alone: Callable[[float], str],
+    unit: str = "",
+) -> str:
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return alone(known[0]) if known else ABSENT
+    mean, low, high = map(one_of, (fmean(known), min(known), max(known)))
+    return f"{mean} ({low} to {high}){unit}"
+
+
+def all_of(lists: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names in several lists, once each: numbers in order, other names as they come."""
+    names = list(dict.fromkeys(name for each in lists for name in each))
+    return sorted(names, key=by_number) if any(name.isdecimal() for name in names) else names
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A value over the runs of a group: its mean, and from where to where it goes."""
+    """A value over the runs of a group: its mean, its lowest and its highest value."""
 
     mean: float
     low: float
@@ -93,8 +132,13 @@ def _name(
 ) -> str:
     """Name a group by its settings: where another method was chosen, not by all that it brings."""
     parts = []
+    strategies = {each.get("strategy") for each in chosen}
     for key in differing:
         group, _, rest = key.partition(".")
+        if rest and group in strategies:  # of one strategy of a comparison
+            if key in choices:
+                parts.append(in_short(rest, choices[key]))
+            continue
         name = "strategy.name" if key in METHODS_ASK_FOR else f"{group}.name"
         if rest and key != name and name in differing:
             alike = [c for c in chosen if c.get(name) == choices.get(name)]
@@ -102,6 +146,14 @@ def _name(
                 continue
         parts.append(in_short(group if rest == "name" else key, choices.get(key, ABSENT)))
     return " ".join(parts)
+
+
+def own_option(key: str, choices: Mapping[str, str]) -> str | None:
+    """Return the option that a comparison's key sets for the chosen strategy alone: beta of
+    nefl.beta; None for all other keys.
+    """
+    strategy, _, option = key.partition(".")
+    return option or None if strategy == choices.get("strategy") else None
 
 
 def in_short(key: str, value: str) -> str:

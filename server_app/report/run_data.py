@@ -1,8 +1,8 @@
-"""One run as the report shows it: its settings, its rounds, and what they come to."""
+"""One run as the report shows it: its settings, its rounds, and its scores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -11,16 +11,15 @@ from typing import Any, Literal
 
 from server_app.record.best import worth_of
 from server_app.record.confusion import Confusion
-from server_app.record.fleet_record import FleetRecord, LevelFacts
+from server_app.record.fleet_record import ClientFacts, FleetRecord, LevelFacts
 from server_app.record.metrics import RoundMetrics, score_of
 from server_app.record.summary import BudgetFacts, summarise
-from server_app.report.tested_classes import ClassTest
 
 Spent = Literal["rounds", "bytes", "seconds", "macs"]
-"""What training has taken up to a round: seconds are the devices', added up."""
+"""Kinds of cost of training up to a round; seconds are the sum over all devices."""
 
 ALWAYS = ("local", "global", "personal")
-"""Kinds of clients' tests, in the order in which they are told."""
+"""Kinds of clients' tests, in the order in which they are shown."""
 
 Curve = dict[int, float]
 """Values by round."""
@@ -28,7 +27,7 @@ Curve = dict[int, float]
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """One run: what it was asked to do, and what came of it so far."""
+    """One run: its config, and the record of its rounds so far."""
 
     directory: Path
     config: Mapping[str, Any]
@@ -38,13 +37,13 @@ class RunData:
     """None of a run that an older version made."""
     finished: bool
     reason: str | None = None
-    """Why it ended before its last round, where it said so."""
+    """The reason why it ended before its last round, where it gave one."""
     at_best: bool = False
-    """Whether its scores are those after its best round, rather than after its last."""
+    """True if its scores are those after its best round, rather than after its last."""
     recorded_budgets: Mapping[str, list[BudgetFacts]] = field(default_factory=dict)
-    """What levels come to under budgets, by level, after the last round."""
+    """Accuracies under budgets after the last round, by level."""
     confusion: Confusion | None = None
-    """What the newest test took for what; None where it is not recorded."""
+    """Confusion matrices of the newest test; None where they are not recorded."""
 
     @property
     def name(self) -> str:
@@ -57,8 +56,9 @@ class RunData:
     @cached_property
     def best_round(self) -> int | None:
         """The round with the best score on validation data, the earliest of equals."""
-        scores = self.curve(worth_of)
-        return max(scores, key=scores.__getitem__, default=None)
+        worth = {line["round"]: worth_of(line) for line in self.lines}
+        known = {number: value for number, value in worth.items() if value is not None}
+        return max(known, key=known.__getitem__, default=None)
 
     @property
     def counted(self) -> list[RoundMetrics]:
@@ -92,12 +92,12 @@ class RunData:
 
     @property
     def budgets(self) -> Mapping[str, list[BudgetFacts]]:
-        """What levels come to under budgets, where that is of the scores' own round."""
+        """Accuracies under budgets by level, where they are of the scores' own round."""
         return {} if self.at_best else self.recorded_budgets
 
     @property
     def levels(self) -> list[str]:
-        """Names of what was tested: the levels by their numbers, then whatever else."""
+        """Names of the networks that were tested: levels by their numbers, then other names."""
         return sorted(self.summary["levels"], key=by_number)
 
     @property
@@ -108,7 +108,7 @@ class RunData:
 
     @cached_property
     def kinds(self) -> list[str]:
-        """What clients tested, such as `local` and `global`."""
+        """Kinds of the clients' tests, such as `local` and `global`."""
         found = [
             what
             for line in self.lines
@@ -125,8 +125,17 @@ class RunData:
 
     @cached_property
     def level_facts(self) -> dict[str, LevelFacts]:
-        """What the levels are and cost, by number; nothing where the run did not record it."""
+        """Size and costs of the levels, by number; nothing where the run did not record them."""
         return {str(level["number"]): level for level in self.fleet["levels"]} if self.fleet else {}
+
+    @property
+    def clients(self) -> Mapping[str, ClientFacts]:
+        """The clients by number; none of a run that an older version made."""
+        return self.fleet["clients"] if self.fleet else {}
+
+    def level_of(self, client: str) -> str:
+        """Return the level that a client holds; empty where that is not recorded."""
+        return str(self.clients[client]["level"]) if client in self.clients else ""
 
     def level_sums(self, what: str) -> dict[str, float]:
         """Return a count of the rounds' slices, such as `replied`, added up for each level."""
@@ -138,7 +147,7 @@ class RunData:
 
     @cached_property
     def trained_rounds(self) -> dict[str, int]:
-        """In how many rounds each client's reply was taken."""
+        """Number of rounds in which each client's reply was taken."""
         counts: dict[str, int] = {}
         for line in self.lines:
             for client in line.get("trained", {}):
@@ -153,19 +162,17 @@ class RunData:
                 return line["round"], found
         return 0, {}
 
-    @cached_property
-    def class_test(self) -> ClassTest | None:
-        """The newest test whose classes were told apart, up to the round whose scores are told."""
-        names = self.fleet.get("classes", []) if self.fleet else []
-        return ClassTest.of(self.counted, names, self.confusion)
+    def value(self, *path: str) -> float | None:
+        """Return the newest value at a path of keys, such as levels, 1, accuracy."""
+        return found_at(self.summary, path)
 
-    def curve(self, pick: Callable[[Mapping[str, Any]], float | None]) -> Curve:
-        """Return what `pick` finds in the rounds' lines."""
-        found = {line["round"]: pick(line) for line in self.lines}
+    def curve(self, *path: str) -> Curve:
+        """Return the values at a path of keys by round."""
+        found = {line["round"]: found_at(line, path) for line in self.lines}
         return {number: value for number, value in found.items() if value is not None}
 
     def spent(self, what: Spent) -> Curve:
-        """Return what was spent up to each round; nothing where it was not recorded."""
+        """Return the cost up to each round; nothing where it was not recorded."""
         rounds = [line["round"] for line in self.lines]
         if what == "rounds":
             return {number: number for number in rounds}
@@ -190,6 +197,15 @@ def _spent_in(line: RoundMetrics, what: Spent) -> float | None:
     return None if None in found else sum(value or 0 for value in found)
 
 
+def found_at(scores: Mapping[str, Any], path: Sequence[str]) -> float | None:
+    """Return the value at a path of keys in a round's line or a summary; None where it is not."""
+    *outer, last = path
+    found: Any = scores
+    for key in outer:
+        found = found.get(key, {})
+    return score_of(found, last)
+
+
 def by_number(name: str) -> tuple[bool, int, str]:
-    """Sort by numbers; what is none comes after them."""
+    """Return a key that sorts numbers first, in their order, and then other names."""
     return not name.isdecimal(), int(name) if name.isdecimal() else 0, name

@@ -1,4 +1,4 @@
-"""The page's script: values under the pointer, and a button that copies a command."""
+"""The page's script: values under the pointer, and buttons that copy a command."""
 
 SCRIPT = """
 'use strict';

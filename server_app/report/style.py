@@ -1,6 +1,6 @@
 """The page's style: readable on a phone, in light and in dark mode.
 
-It is a Python file, as the template is, because Flower's app bundles hold no .css or .html.
+A Python module, as the template and the script are: Flower's bundles take no .css, .js or .html.
 """
 
 STYLE = """
@@ -61,6 +61,7 @@ th:first-child { z-index: 1; }
 .figures { display: grid; gap: 1rem;
            grid-template-columns: repeat(auto-fill, minmax(min(100%, 21rem), 1fr)); }
 .figures.wide { grid-template-columns: repeat(auto-fill, minmax(min(100%, 30rem), 1fr)); }
+.scroll + .figures, .notes + .figures { margin-top: 1rem; }
 figure { margin: 0; padding: .75rem; background: var(--card); border-radius: .6rem; min-width: 0; }
 figcaption { font-weight: 600; font-size: .9rem; margin-bottom: .25rem; }
 svg { display: block; width: 100%; height: auto; touch-action: pan-y; }
@@ -98,7 +99,7 @@ svg .small, svg .small text { font-size: 9px; }
 .choice label { padding: .3rem .8rem; border: 1px solid var(--line); border-radius: 2rem;
                 font-size: .875rem; cursor: pointer; }
 .pick { position: absolute; opacity: 0; pointer-events: none; }
-.over > svg { display: none; }
+.over > div { display: none; }
 #over-rounds:checked ~ .figures .over-rounds, #over-bytes:checked ~ .figures .over-bytes,
 #over-seconds:checked ~ .figures .over-seconds { display: block; }
 #over-rounds:checked ~ .choice [for=over-rounds], #over-bytes:checked ~ .choice [for=over-bytes],

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from models import PREFIX, Slice, SliceMap, State, Task, Window, extract, slice_map
-from models.loading import network_of
-from models.pretrained import load_pretrained
+from models.loading import load_pretrained, network_of
 from strategies.levels.planning import Level
 
 KEPT_MAPS = 64

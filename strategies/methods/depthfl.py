@@ -41,8 +41,6 @@ class DepthFLSettings(DepthSettings):
     head: str | None = "attention"
     exits: Literal["all", "last"] = "all"
     """Exits that a level holds and trains; `last`, its own exit alone, is InclusiveFL."""
-    answer: Literal["ensemble", "last"] = "ensemble"
-    """Answer of a network: the mean of its exits' logits, or its last exit's."""
     distillation: bool = True
     """Let the exits learn from each other."""
     ramp_up: int = 300
@@ -81,7 +79,7 @@ class DepthFLSettings(DepthSettings):
     @property
     def ensemble(self) -> bool:
         """True if a network answers with the mean of its exits' logits."""
-        return self.answer == "ensemble"
+        return True
 
     def plan(self, task: Task, ratios: tuple[float, ...], early_exits: bool) -> list[Level]:
         """Return the levels; with exits=all each also holds the exits below its own."""

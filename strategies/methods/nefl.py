@@ -12,17 +12,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from models import State, Task, family, names
 from models.slicing import Rounding, Slice, is_running_statistic, is_step_size
-from models.tensor_kinds import STEP, tensors_of
 from strategies.federation import Federation, rises_to_one
 from strategies.levels.cost import price_of
 from strategies.levels.patterns import (
@@ -191,3 +192,38 @@ class NeFL(NestedStrategy):
         net = self.federation.task.build(self.federation.task.whole, "meta")
         statistics = filter(is_running_statistic, net.state_dict())
         return tensors_of(net, self.settings.inconsistent) | frozenset(statistics)
+
+
+LAYERS: dict[str, type[nn.Module]] = {
+    "batch-norm": _BatchNorm,
+    "layer-norm": nn.LayerNorm,
+    "group-norm": nn.GroupNorm,
+}
+STEP = "step"
+"""The kind of a residual branch's step size, which belongs to no layer."""
+KINDS = (*LAYERS, STEP)
+
+
+def tensors_of(net: nn.Module, rules: Iterable[str]) -> frozenset[str]:
+    """Return the names of the tensors that the rules select: kinds, or names such as `fc.*`.
+
+    A kind that the network lacks selects nothing; an unknown name is an error.
+    """
+    kinds = {name: _kind(net, name) for name in net.state_dict()}
+    chosen: set[str] = set()
+    for rule in rules:
+        found = {name for name, kind in kinds.items() if kind == rule or fnmatch(name, rule)}
+        if not found and rule not in KINDS:
+            raise ValueError(
+                f"no tensor is named {rule!r}: expected a name or a pattern of names such as "
+                f"{next(reversed(kinds))!r}, or one of {', '.join(KINDS)}"
+            )
+        chosen |= found
+    return frozenset(chosen)
+
+
+def _kind(net: nn.Module, tensor: str) -> str | None:
+    if is_step_size(tensor):
+        return STEP
+    holder = net.get_submodule(tensor.rpartition(".")[0])
+    return next((kind for kind, layer in LAYERS.items() if isinstance(holder, layer)), None)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from flwr.app import Message
+from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from protocol.printable import printable
 from protocol.reading import ProtocolError, reading
 from protocol.records import footprint
+from strategies.nodes.pulling import Found, mailbox_of
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
 """Seconds between two looks for replies."""
@@ -52,8 +53,10 @@ def stream(
     A message is made when there is room for it. After `deadline` seconds (0: never) whoever has
     not answered is late, what was not sent is not, and what was not fetched yet expires: a node
     that comes back does not start with the work of a round that is over. It is late, too, when
-    nobody has answered for `silence` seconds, or for twice the time of the first answer.
+    nobody has answered for `silence` seconds, or for twice the time of the first answer. A reply
+    that was there by then is taken; one that a node has begun to upload is late.
     """
+    mailbox = mailbox_of(grid)
     pending: dict[str, tuple[To, int]] = {}
     waiting = iter(outgoing)
     end = time.monotonic() + deadline if deadline else math.inf
@@ -73,15 +76,17 @@ def stream(
                     pending[pushed[0]] = to, most
                 else:
                     yield Reply(to, None, "unreachable")
-        if time.monotonic() >= min(end, heard + patience):
-            yield from (Reply(to, None, "late") for to, _ in pending.values())
-            return
         before, looked = len(pending), time.monotonic()
-        for identity, (to, most) in list(pending.items()):
-            reply = _pulled(grid, identity, to, most)
-            if reply is not None:
-                del pending[identity]
-                yield reply
+        for step in (mailbox.look, mailbox.pull):  # messages expire soon, announced replies do not
+            for identity, (to, most) in list(pending.items()):
+                reply = _pulled(step, identity, to, most)
+                if reply is not None:
+                    del pending[identity]
+                    yield reply
+        if looked >= min(end, heard + patience):
+            for identity, (to, _) in pending.items():
+                yield Reply(to, None, "late", mailbox.give_up(identity))
+            return
         now = time.monotonic()
         if len(pending) < before:
             patience = min(patience, max(silence, 2 * (now - began)))
@@ -137,42 +142,39 @@ FAILURES = {
 }
 
 
-def _pulled(grid: Grid, identity: str, to: To, most: int) -> Reply[To] | None:
-    """Return the reply to one message, if it has come.
+def _pulled(
+    step: Callable[[str, int], Found | None], identity: str, to: To, most: int
+) -> Reply[To] | None:
+    """Return the reply to one message, if this step towards it finds that it has come.
 
     They are pulled one by one: Flower puts messages together from what nodes have sent, and one
-    that cannot be put together would take all others that were pulled with it along. What answers
-    no message is left: a node can send the server some, and they come with whatever is pulled.
+    that cannot be put together would take all others that were pulled with it along.
     """
     try:
         with reading("a message", "unreadable"):
-            answers = [
-                message
-                for message in grid.pull_messages([identity])
-                if message.metadata.reply_to_message_id == identity
-            ]
+            found = step(identity, most)
     except ProtocolError as error:
         return Reply(to, None, error.reason, str(error), refused=True)
-    return _checked(to, answers[0], most) if answers else None
+    return _checked(to, found, most) if found is not None else None
 
 
-def _checked(to: To, message: Message, most: int) -> Reply[To]:
+def _checked(to: To, found: Found, most: int) -> Reply[To]:
     """Return a message as a reply, or why it may not be looked at."""
     try:
         with reading("a message", "unreadable"):
-            return _reply(to, message, most)
+            return _reply(to, found, most)
     except ProtocolError as error:
         return Reply(to, None, error.reason, str(error), refused=True)
 
 
-def _reply(to: To, message: Message, most: int) -> Reply[To]:
-    if message.has_error():
-        error = message.error
+def _reply(to: To, found: Found, most: int) -> Reply[To]:
+    if isinstance(found, Error) or found.has_error():
+        error = found if isinstance(found, Error) else found.error
         detail = _brief((error.reason or "")[-LONGEST_REASON:])
         return Reply(to, None, FAILURES.get(error.code, f"error-{error.code}"), detail)
-    if (size := footprint(message.content)) > most:
+    if (size := footprint(found.content)) > most:
         raise ProtocolError(f"{size} bytes, expected at most {most}", "too-large")
-    return Reply(to, message)
+    return Reply(to, found)
 
 
 def _brief(reason: str | None) -> str:

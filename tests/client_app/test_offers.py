@@ -21,6 +21,7 @@ from tokenizers.models import WordLevel
 from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import Whitespace
 
+from client_app import app
 from client_app.offers import OFFLINE, NotOfferedError
 from data.catalog import CATALOG
 from data.spec import DatasetSpec
@@ -410,6 +411,20 @@ def test_a_device_with_a_class_that_the_run_does_not_know_tells_numbers_and_no_n
         "none of the run's 2; why is told in its own log"
     )
     assert "secret/00.png is of the class 'secret'" in str(refused.value.__cause__)
+
+
+@pytest.mark.usefixtures("deployed")
+def test_an_unexpected_error_of_a_devices_files_is_traced_in_its_own_log(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(app, "device_data", broken)
+    with pytest.raises(NotOfferedError, match="why is told in its own log"):
+        ask(question(f"dataset=folder dataset.path={photos}"), f'budget=1.0 data="{photos}"')
+    assert caplog.messages == ["this device cannot use its files of folder"]
+    assert "ZeroDivisionError: a bug" in caplog.text
 
 
 @pytest.mark.usefixtures("deployed")

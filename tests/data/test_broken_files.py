@@ -173,7 +173,7 @@ def test_grey_images_stand_for_colour_in_files_and_in_archives_and_it_is_said(
         assert isinstance(inputs.data, ImageData)
         assert (inputs.data.images.numpy() == GREY[:, None].repeat(3, 1)).all()
         assert inputs.data.labels.tolist() == [0, 1]
-    said = "2 of 2 images are stored in grey: cifar10 is in colour, their channel is taken for all"
+    said = "2 of 2 images are stored in grey: cifar10 is read in colour, from that one channel"
     assert caplog.messages == [said, said]
 
 
@@ -186,7 +186,7 @@ def test_colour_stands_for_grey_in_files_and_it_is_said(
     inputs = read_inputs(tmp_path, DatasetSpec("mnist"))
     assert isinstance(inputs.data, ImageData)
     assert inputs.data.images.unique().tolist() == [117]  # 0.587 of 200
-    assert "1 of 1 images are stored in colour: mnist is grey" in caplog.text
+    assert "1 of 1 images are stored in colour: mnist is read in grey" in caplog.text
 
 
 def test_nothing_is_said_of_images_that_have_the_right_channels(

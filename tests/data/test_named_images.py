@@ -21,7 +21,7 @@ from data.clients import splits_of
 from data.digest import digest_of
 from data.inputs import read_inputs
 from data.listing import guessed
-from data.overview import found_in
+from data.overview import broken_in
 from data.source import load
 from data.spec import DatasetSpec
 from tests.support.own_files import photos, write_csv, write_photo, write_photos
@@ -105,7 +105,7 @@ def test_what_is_missing_or_outside_is_told_with_file_and_row(
     os.mkfifo(folder / "pipe.png")
     table = write(folder, [*INSIDE, path, path])
     first = 2 if table.suffix == ".csv" else 0
-    found = found_in(DatasetSpec("folder", str(table))).broken
+    found = broken_in(DatasetSpec("folder", str(table)))
     assert len(found) == 2
     for row, broken in zip((4, 5), found, strict=True):
         assert re.fullmatch(rf"{re.escape(str(table))}, row {row + first} {says}.*", str(broken))

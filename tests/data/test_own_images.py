@@ -116,6 +116,17 @@ def test_photos_are_turned_as_their_camera_was_held(tmp_path: Path) -> None:
     assert image[0, 4:].max() < 50
 
 
+def test_a_warning_of_grey_images_speaks_of_yours_and_not_of_the_setting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_photos(tmp_path, {"cat": 2, "dog": 2})
+    write_photo(folder / "cat" / "grey.png", (100,))
+    completed(photos(folder))
+    said = "images are stored in grey: your images are read in colour, from that one channel"
+    assert said in caplog.text
+    assert "folder is" not in caplog.text
+
+
 def test_images_are_grey_if_all_are_and_the_setting_wins(tmp_path: Path) -> None:
     for name in TWO_EACH:
         for row in range(2):

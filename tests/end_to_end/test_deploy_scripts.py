@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import http.server
 import os
+import re
 import shutil
 import signal
 import socket
@@ -13,7 +14,8 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -168,7 +170,10 @@ def test_a_wrong_setting_of_the_proxy_is_told(
 
 @contextmanager
 def listening(
-    tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", status: int = 401
+    tls: ssl.SSLContext | None = None,
+    host: str = "127.0.0.1",
+    status: int = 401,
+    clock: Callable[[], float] = time.time,
 ) -> Iterator[str]:
     """A server at a port of its own, of plain HTTP or behind TLS, with one answer to all."""
 
@@ -176,6 +181,9 @@ def listening(
         def do_POST(self) -> None:
             self.send_response(status)
             self.end_headers()
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string(clock())
 
         def log_message(self, *_: object) -> None:
             pass
@@ -189,6 +197,11 @@ def listening(
             yield str(server.server_address[1])
         finally:
             server.shutdown()
+
+
+def shifted(seconds: float) -> Callable[[], float]:
+    """Return a clock that is so far ahead."""
+    return lambda: time.time() + seconds
 
 
 def server_of(state: Path) -> ssl.SSLContext:
@@ -292,6 +305,27 @@ def test_a_certificate_that_has_expired_is_told(certified: Scripts) -> None:
         code, said = check(certified, port)
     assert code == 2
     assert "has a certificate that does not hold today (certificate has expired)" in said
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_clocks_that_are_an_hour_apart_are_told_with_both_times(
+    certified: Scripts, hours: int
+) -> None:
+    with listening(server_of(certified.state), clock=shifted(3600 * hours)) as port:
+        code, said = check(certified, port)
+    assert code == 2
+    times = [datetime.datetime.fromisoformat(t) for t in re.findall(r"\d+-\d+-\d+ [\d:]+", said)]
+    apart = times[1] - times[0] - datetime.timedelta(hours=hours)
+    assert abs(apart) < datetime.timedelta(minutes=5)
+    assert said.endswith("set the wrong one (timedatectl set-ntp true)\n")
+    assert said.count("\n") == 1
+
+
+def test_clocks_that_flower_takes_are_not_told_of(certified: Scripts) -> None:
+    """A device may be 5 s ahead of the server and 5 min behind."""
+    for ahead in (2, -200):
+        with listening(server_of(certified.state), clock=shifted(-ahead)) as port:
+            assert check(certified, port) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.shown_in_time = False
+        """Whether a run's log was there, in what is no terminal, while the run went on."""
         control, link = str(free_port()), str(free_port())
         self.environment = {
             **os.environ,
@@ -59,6 +61,7 @@ class Fleet:
             "OMP_NUM_THREADS": "1",  # three nodes share this machine
             "PATIENCE": "0",
         }
+        self.environment.pop("PYTHONUNBUFFERED", None)  # as on a user's machine
         self.plugin = saved(folder, METHOD)
         chosen: tuple[list[str], ...] = ([], ["--plugin", str(self.plugin)])
         self.codes = ",".join(map(self.fingerprint, chosen))
@@ -115,6 +118,9 @@ class Fleet:
 
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
+
+    def said(self, name: str) -> str:
+        return self.log(name).read_text(errors="replace")
 
     def stop(self) -> None:
         """Nodes first, which sign off; then whatever is left of each group."""
@@ -190,7 +196,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 @pytest.fixture(scope="module")
 def whole(fleet: Fleet) -> Path:
     """The record of a run that nothing happened to."""
-    if fleet.submit("whole", "rounds=2").wait(400) != 0:
+    run = fleet.submit("whole", "rounds=2")
+    wait_until(lambda: "This run's directory is" in fleet.said("whole"), 200)
+    fleet.shown_in_time = not (fleet.record("whole") / "summary.json").exists()
+    if run.wait(400) != 0:
         fleet.show_logs()
         pytest.fail("the run failed")
     return fleet.record("whole")
@@ -238,10 +247,39 @@ def test_a_node_that_is_not_registered_is_refused(fleet: Fleet) -> None:
 def test_no_device_opens_a_path_that_a_run_names(fleet: Fleet) -> None:
     path = fleet.folder / "digits.npz"
     np.savez(path, x=np.zeros((200, 8, 8), np.uint8), y=np.arange(200) % 10)
+    before = {name: len(fleet.said(name)) for name in BUDGETS}
     assert fleet.submit("path", f"rounds=1 dataset.path={path}").wait(200) != 0
-    told = fleet.log("path").read_text()
+    told = fleet.said("path")
     for reason in ("no client has come", "but this device opens no path that a server names, and"):
         assert reason in told
+    assert told.count("ServerApp raised an exception: FederationError: no client has come") == 1
+    assert "finished:failed" in told
+    of_devices = [fleet.said(name)[start:] for name, start in before.items()]
+    for text in of_devices:
+        assert "ClientApp raised an exception: NotOfferedError: the run's digits is at" in text
+    assert "Traceback" not in "".join([told, *of_devices])
+
+
+def test_refused_code_is_one_line_on_the_device_and_for_the_server(fleet: Fleet) -> None:
+    """It is refused before any of it is imported, so by the device's own code."""
+    other = saved(fleet.folder / "other", METHOD + "# changed\n")
+    before = {name: len(fleet.said(name)) for name in BUDGETS}
+    assert fleet.submit("pinned", "rounds=1", PLUGIN=str(other)).wait(200) != 0
+    told = fleet.said("pinned")
+    assert "finished:failed" in told
+    assert "FederationError: no client has come" in told
+    assert "this device does not run the code" in told
+    of_devices = [fleet.said(name)[start:] for name, start in before.items()]
+    for text in of_devices:
+        assert "ClientApp raised an exception: CodeError: this device does not run the" in text
+    assert "Traceback" not in "".join([told, *of_devices])
+
+
+def test_a_runs_log_comes_while_it_goes_on_also_where_there_is_no_terminal(
+    fleet: Fleet, whole: Path
+) -> None:
+    assert fleet.shown_in_time
+    assert (whole / "summary.json").exists()
 
 
 def test_three_nodes_train_the_slices_that_they_afford(fleet: Fleet, whole: Path) -> None:

@@ -12,11 +12,11 @@ import pytest
 from data import own_source
 from nestfl.commands.predict import Request, predict
 from server_app import app as server
-from server_app.checking import check
 from server_app.config.composing import ConfigError, compose
 from server_app.config.saved import CONFIG_FILE
 from server_app.record.files import FLEET_FILE
 from server_app.record.run_record import RunRecord
+from server_app.start_checks import check
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import InProcessGrid
 from tests.support.own_files import reviews, write_clients, write_csv, write_photo, write_photos

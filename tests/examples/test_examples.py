@@ -17,8 +17,8 @@ from transformers import (
 import plugins
 from inference.serving.node_part import read_part
 from models import Slice, Task
+from models.loading import load_pretrained
 from models.masking import randomised
-from models.pretrained import load_pretrained
 from models.slicing import is_running_statistic
 from nestfl.local_engine import LocalGrid
 from server_app import app as server
@@ -26,7 +26,7 @@ from server_app.building import strategy_of
 from server_app.config.composing import compose
 from server_app.config.weights import read_weights
 from server_app.splitting import Splitter, chain
-from strategies.checking import findings
+from strategies.network_checks import findings
 
 pytestmark = pytest.mark.usefixtures("no_plugins_left", "one_thread")
 

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.collaborative import serve
-from inference.topology import PAPERS_SERVING, Node, Topology
+from inference.topology import PAPERS_SERVING, Node, Topology, serve
 from server_app.config.composing import compose
 
 

@@ -35,7 +35,7 @@ from models import (
     slice_map,
 )
 from models.bert import Architecture, Bert
-from models.pretrained import PretrainedError, load_pretrained
+from models.loading import PretrainedError, load_pretrained
 from protocol.train_settings import TrainSettings
 from server_app.config.typed import ConfigError
 from server_app.config.weights import read_weights

@@ -26,7 +26,7 @@ from models import (
     slice_map,
 )
 from models.layers import AttentionHead, NormKind, StaticBatchNorm2d
-from models.pretrained import load_pretrained
+from models.loading import load_pretrained
 from models.residual_blocks import BasicBlock, Bottleneck, Channels
 from models.resnet import Architecture, ResNet
 from tests.support.toy_networks import (

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
 from models import Slice, SlicedNetwork, SliceError, Task, Window, build, extract, slice_map
-from models.pretrained import PretrainedError, load_pretrained
+from models.loading import PretrainedError, load_pretrained
 from models.slicing import is_step_size
 from models.vit import Block, Sizes
 from strategies.levels.cost import cost

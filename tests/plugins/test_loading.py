@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,62 @@ def test_levels_that_a_method_makes_itself_are_not_made_of_the_fleet_s(tmp_path:
     settings = compose("strategy=rolling").strategy
     assert settings.widths == (0.5, 1.0)  # type: ignore[attr-defined]
     assert settings.ratios is None  # type: ignore[attr-defined]
+
+
+HALVES = """
+from dataclasses import dataclass
+from strategies.methods.heterofl import HeteroFL, HeteroFLSettings
+from strategies.registry import register_method
+
+@register_method("mine")
+class Mine(HeteroFL):
+    pass
+
+@dataclass(frozen=True, kw_only=True)
+class HalvesSettings(HeteroFLSettings):
+    step: int = 2
+    masked_loss: bool = False
+    widths: tuple[float, ...] | None = (0.5, 1.0)
+
+@register_method("halves")
+class Halves(Mine):
+    Settings = HalvesSettings
+
+@dataclass(frozen=True, kw_only=True)
+class RatiosSettings(HalvesSettings):
+    widths: tuple[float, ...] | None = None
+    ratios: tuple[float, ...] | None = (0.25, 1.0)
+
+@register_method("ratios")
+class Ratios(Halves):
+    Settings = RatiosSettings
+"""
+
+
+def test_a_subclass_of_a_shipped_method_inherits_its_choices(tmp_path: Path) -> None:
+    load(saved(tmp_path, HALVES))
+    shipped, mine = (compose(f"strategy={name}").strategy for name in ("heterofl", "mine"))
+    assert mine == replace(shipped, name="mine")
+    assert mine.widths == (0.35, 0.5, 0.7, 1.0)  # type: ignore[attr-defined]
+    changed = {"name": "halves", "masked_loss": False, "widths": (0.5, 1.0)}
+    known = {**asdict(shipped), **changed, "step": 2}
+    assert asdict(compose("strategy=halves").strategy) == known
+    found = asdict(compose("strategy=ratios strategy.step=3").strategy)
+    assert found == {**known, "name": "ratios", "widths": None, "ratios": (0.25, 1.0), "step": 3}
+
+
+def test_what_an_experiment_says_for_a_method_is_inherited_but_for_own_defaults(
+    tmp_path: Path,
+) -> None:
+    load(saved(tmp_path, HALVES))
+    chosen = "experiment=bench_fedfa strategy={}"
+    shipped, mine, halves, ratios = (
+        compose(chosen.format(name)).strategy for name in ("heterofl", "mine", "halves", "ratios")
+    )
+    assert mine == replace(shipped, name="mine")
+    assert mine.widths == (0.667, 1.0)  # type: ignore[attr-defined]
+    assert (halves.widths, halves.rounding) == ((0.5, 1.0), "floor")  # type: ignore[attr-defined]
+    assert (ratios.widths, ratios.ratios) == (None, (0.25, 1.0))  # type: ignore[attr-defined]
 
 
 def test_a_folder_is_a_package_with_choices_of_its_own(tmp_path: Path) -> None:
@@ -226,3 +284,15 @@ def test_what_comes_from_outside_is_told_and_nothing_is_kept_of_its_networks(
     whole = load(saved(tmp_path, NETWORK))
     assert whole.outside == ()
     assert plugins.is_whole("plugins.mine")
+
+
+def test_what_torch_brings_is_not_from_outside_of_the_plugin(tmp_path: Path) -> None:
+    """A process that has not loaded torch yet, as that of `nestfl compare`."""
+    file = saved(tmp_path)
+    code = f"import plugins; print(plugins.load({str(file)!r}).outside)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "()\n"
+    assert done.stderr == ""

@@ -17,6 +17,7 @@ from rich.console import Console
 from nestfl.cli import app as command
 from nestfl.watching.display import display_on
 from nestfl.watching.progress import Follower
+from protocol.environment import STARTED_IN
 from server_app import app as server
 from server_app.config import checkout
 from server_app.record.run_record import RunRecord
@@ -90,10 +91,16 @@ def test_a_node_that_comes_later_moves_nobody(federate: Federate) -> None:
     assert "lack" not in summarise(lines)["levels"]["1"]  # type: ignore[arg-type]
 
 
-def test_the_log_says_how_to_have_more_clients(
-    federate: Federate, caplog: pytest.LogCaptureFixture
+def test_the_log_of_a_simulation_says_how_to_have_more_clients(
+    federate: Federate, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with caplog.at_level(logging.INFO, "flwr"):
+        federate(f"{TWO} fleet.clients=20", InProcessGrid(2))
+        deployed = caplog.messages
+        assert deployed[1] == "2 of the fleet's 20 clients are there"
+        assert not any("a simulation" in line for line in deployed)
+        caplog.clear()
+        monkeypatch.setenv(STARTED_IN, "/")  # as in a simulation (client_app/__init__.py)
         federate(f"{TWO} fleet.clients=20", InProcessGrid(2))
         few = caplog.messages
         caplog.clear()

@@ -102,6 +102,37 @@ def test_a_strategy_that_is_made_by_hand_runs_in_ten_lines() -> None:
     assert not torch.equal(first["linear.weight"], strategy.state["linear.weight"])
 
 
+def test_the_log_names_tests_that_fewer_rounds_than_the_configs_leave_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made("rounds=3").start(InProcessGrid(4), num_rounds=1)
+    (told,) = [text for text in caplog.messages if "num_rounds" in text]
+    assert told == (
+        "num_rounds is 1, but rounds is 3: tests that are due after round 3 alone are not made "
+        "(clients, server, validation); compose the config with rounds=1"
+    )
+    caplog.clear()
+    made("rounds=2 evaluate.every=1 evaluate.clients_every=1").start(InProcessGrid(4), num_rounds=1)
+    made("rounds=1").start(InProcessGrid(4), num_rounds=1)
+    assert not any("num_rounds" in text for text in caplog.messages)
+
+
+def test_a_levels_network_is_made_of_a_results_arrays() -> None:
+    strategy = made("strategy=scalefl rounds=1 train.lr=0.01")
+    arrays = strategy.start(InProcessGrid(4)).arrays
+    expected = strategy.network(2).eval()
+    strategy.state = {name: torch.zeros_like(tensor) for name, tensor in strategy.state.items()}
+    network, images = strategy.level_network(arrays, level=2), torch.rand(3, 1, 8, 8)
+    with torch.no_grad():
+        assert all(
+            torch.equal(a, b) for a, b in zip(network(images), expected(images), strict=True)
+        )
+    with pytest.raises(ValueError, match="level is 5: expected 1 to 4"):
+        strategy.level_network(arrays, level=5)
+    with pytest.raises(FederationError, match="the arrays is of another model or plan"):
+        strategy.level_network(ArrayRecord({"x": torch.zeros(1)}), level=1)
+
+
 def test_the_arrays_that_are_given_are_trained(tmp_path: Path) -> None:
     strategy = made("strategy=fedavg rounds=1 train.lr=1e-9 train.weight_decay=0")
     given = {name: torch.full_like(t, 0.25) for name, t in strategy.state.items()}

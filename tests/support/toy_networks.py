@@ -20,9 +20,13 @@ from models import (
     family,
     slice_map,
 )
-from models.checking import check_walk_of_those_kept, without_gradient
 from models.masking import randomised, zeros_outside
-from strategies.checking import WINDOWS, changed_by_untrained
+from strategies.network_checks import (
+    WINDOWS,
+    changed_by_untrained,
+    check_walk_of_those_kept,
+    without_gradient,
+)
 
 __all__ = ["WINDOWS", "randomised", "zeros_outside"]
 

@@ -19,7 +19,10 @@ from trials.faults.case import FAILED, FAULTS, Case, Fault, Outcome
 from trials.faults.processes import PATIENCE, adopt_orphans, kill_all, reap_until
 from trials.faults.table import as_table, update_markdown
 
-for group in ("simulation", "checkpoints", "owners", "deployment", "server", "hostile", "start"):
+GROUPS = (
+    "simulation", "checkpoints", "owners", "deployment", "uploads", "server", "hostile", "start",
+)  # fmt: skip
+for group in GROUPS:
     import_module(f"trials.faults.{group}")  # which fills FAULTS, in this order
 
 OUTCOME_FILE = "outcome.json"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from pathlib import Path
 
+from trials.faults.by_hand import NodeByHand
 from trials.faults.case import Case, Outcome, fault, stopped, survived
 from trials.faults.fleet import BUDGETS, Fleet, whole_fleet
-from trials.faults.processes import wait_until
+from trials.faults.processes import find, wait_until
 from trials.faults.runs import assert_same_end, rounds_of
 from trials.faults.wire import Wire
 
@@ -44,6 +46,27 @@ def superlink_killed_in_a_pull(case: Case) -> Outcome:
     wait_until(wire.happened.is_set, "the second slice of c", 240)
     assert run.end(60) != 0, "exit 0 though the server is gone"
     return resume_with_all(case, fleet)
+
+
+@fault(480)
+def hung_serverapp(case: Case) -> Outcome:
+    """kill -9 of the SuperLink while its ServerApp hangs (SIGSTOP), a new one and `resume=`."""
+    fleet = Fleet(case)
+    fleet.prepare(*BUDGETS)
+    for partition, name in enumerate(BUDGETS):
+        NodeByHand(fleet, name, partition)
+    run = fleet.submit("run", f"rounds={ROUNDS}", "deadline=120")
+    fleet.wait_rounds("run", 1)
+    os.kill(find("flwr-serverapp"), signal.SIGSTOP)
+    fleet.kill_link()
+    assert run.end(60) != 0, "exit 0 though the server is gone"
+    fleet.start_link()
+    resumed = fleet.resume("run")
+    code = resumed.end(300)
+    case.see(resumed, "it is a ServerApp whose SuperLink is gone|in use by process")
+    assert code == 0, f"exit {code}"
+    assert fleet.rounds("run") == ROUNDS, f"{fleet.rounds('run')} rounds"
+    return survived("the round that ran")
 
 
 def resume_with_all(case: Case, fleet: Fleet) -> Outcome:

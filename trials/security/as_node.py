@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
@@ -16,11 +19,20 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesRequest,
     PushMessagesResponse,
 )
-from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest
+from flwr.proto.message_pb2 import (
+    ObjectTree,
+    PullObjectRequest,
+    PullObjectResponse,
+    PushObjectRequest,
+)
 from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
 from flwr.supercore.date import now
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_children_ids_from_object_content,
+    get_object_id,
+)
 
 from trials.faults.processes import wait_until
 from trials.security.door import Answer, Door
@@ -55,27 +67,89 @@ def get_code(door: Door, node: int, run: int) -> tuple[Answer, bytes]:
     return answer, answer.read(GetFabResponse).fab.content
 
 
-def push(door: Door, node: int, message: Message) -> tuple[Answer, bool]:
-    """Push any message as a node, whoever the message says it is from; whether it was taken."""
-    message.metadata.__dict__["_message_id"] = message.object_id
-    tree = get_object_tree(message)
+@dataclass(frozen=True)
+class Parcel:
+    """A message as it is sent: what it says of itself, and its objects, children first."""
+
+    message: Message
+    objects: dict[str, bytes]
+
+    @classmethod
+    def of(cls, message: Message) -> Parcel:
+        found = get_all_nested_objects(message)
+        return cls(message, {identity: part.deflate() for identity, part in found.items()})
+
+    @property
+    def root(self) -> str:
+        return next(reversed(self.objects))
+
+    def tree(self) -> ObjectTree:
+        def node(identity: str) -> ObjectTree:
+            children = get_object_children_ids_from_object_content(self.objects[identity])
+            return ObjectTree(object_id=identity, children=map(node, children))
+
+        return node(self.root)
+
+    def changed(self, change: Callable[[str, bytes], bytes]) -> Parcel:
+        """Return this message with other bodies of its objects, by their types."""
+        new: dict[str, str] = {}
+        objects = {}
+        for identity, content in self.objects.items():
+            head, _, body = content.partition(b"\0")
+            kind, children, _ = head.decode().split(" ")
+            for old, other in new.items():
+                children = children.replace(old, other)
+                body = body.replace(old.encode(), other.encode())
+            body = change(kind, body)
+            content = f"{kind} {children} {len(body)}".encode() + b"\0" + body
+            new[identity] = get_object_id(content)
+            objects[new[identity]] = content
+        return Parcel(self.message, objects)
+
+
+def repeated(parcel: Parcel, times: int) -> Parcel:
+    """Name each array's chunks so many times: 2 bytes for each time, and megabytes where read."""
+
+    def change(kind: str, body: bytes) -> bytes:
+        if kind != "Array":
+            return body
+        array = json.loads(body)
+        array["arraychunk_ids"] *= times
+        return json.dumps(array).encode()
+
+    return parcel.changed(change)
+
+
+def announce(door: Door, node: int, parcel: Parcel) -> tuple[Answer, PushMessagesResponse]:
+    """Say as a node that a message comes, whoever that says it is from; upload none of it."""
+    parcel.message.metadata.__dict__["_message_id"] = parcel.root
     asked = PushMessagesRequest(
         node=Node(node_id=node),
-        messages_list=[message_to_proto(remove_content_from_message(message))],
-        message_object_trees=[tree],
+        messages_list=[message_to_proto(remove_content_from_message(parcel.message))],
+        message_object_trees=[parcel.tree()],
     )
     answer = door.post("/v1/fleet/push-messages", asked)
-    found = answer.read(PushMessagesResponse)
-    objects = get_all_nested_objects(message)
+    return answer, answer.read(PushMessagesResponse)
+
+
+def upload(door: Door, node: int, parcel: Parcel, session: str, identity: str) -> Answer:
+    """Upload one object of a message that was announced."""
+    part = PushObjectRequest(
+        node=Node(node_id=node),
+        run_id=parcel.message.metadata.run_id,
+        session_id=session,
+        object_id=identity,
+        object_content=parcel.objects[identity],
+    )
+    return door.post("/v1/fleet/push-object", part)
+
+
+def push(door: Door, node: int, message: Message | Parcel) -> tuple[Answer, bool]:
+    """Push any message as a node, whoever the message says it is from; whether it was taken."""
+    parcel = message if isinstance(message, Parcel) else Parcel.of(message)
+    answer, found = announce(door, node, parcel)
     for identity in found.objects_to_push:
-        part = PushObjectRequest(
-            node=Node(node_id=node),
-            run_id=message.metadata.run_id,
-            session_id=found.session_id,
-            object_id=identity,
-            object_content=objects[identity].deflate(),
-        )
-        door.post("/v1/fleet/push-object", part)
+        upload(door, node, parcel, found.session_id, identity)
     return answer, bool(found.objects_to_push)
 
 

@@ -24,19 +24,21 @@ Affords = Callable[[Slice], bool]
 DRAWS_A_TRIAL = 20
 """Draws allowed per scored candidate: a drawn one may be known already, or too large."""
 
+POPULATION = 8
+"""Scored candidates, the best so far, from which further ones are made."""
+
 
 def best_of(
     candidates: Candidates,
     score: Score,
     affords: Affords,
     trials: int,
-    population: int,
     chance: np.random.Generator,
 ) -> Slice:
     """Return the candidate with the highest score among those the client affords.
 
     Up to `trials` candidates are all scored. With more, `trials` of them are scored: the first are
-    drawn at random, and each later one changes one number of one of the `population` best so far. A
+    drawn at random, and each later one changes one number of one of the POPULATION best so far. A
     client that affords none gets the smallest.
     """
     scores: dict[Slice, float] = {}
@@ -55,8 +57,8 @@ def best_of(
         for _ in range(DRAWS_A_TRIAL * trials):
             if len(scores) >= trials:
                 break
-            best = sorted(scores, key=lambda each: -scores[each])[:population]
-            if len(best) < population:
+            best = sorted(scores, key=lambda each: -scores[each])[:POPULATION]
+            if len(best) < POPULATION:
                 judge(candidates.drawn(chance))
             else:
                 judge(candidates.changed(best[chance.integers(len(best))], chance))

@@ -61,8 +61,6 @@ class ChoiceSettings(MethodSettings):
     """Choice of the others: the best ZiCo score on their data, or the largest they afford."""
     trials: int = 32
     """Most candidates that a client scores."""
-    population: int = 8
-    """Number of best-scored candidates from which new ones are derived."""
     batches: int = 2
     batch_size: int = 128
     """Batches, and examples per batch, for ZiCo; batches are smaller if a client has few."""
@@ -71,7 +69,7 @@ class ChoiceSettings(MethodSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_least(self, 1, "trials", "population")
+        check_least(self, 1, "trials")
         check_least(self, 2, "batches", "batch_size")
         if not 0 <= self.smallest <= 1:
             raise ValueError(f"smallest is {self.smallest}: expected a share, 0 to 1")
@@ -162,7 +160,6 @@ class ChoosingTraining(MaskedTraining):
             score or price,
             lambda candidate: price(candidate) <= offered["most"],
             settings.trials,
-            settings.population,
             np.random.default_rng(work.seed),
         )
         return RecordDict({CHOICE: Choice.of(chosen).record()})

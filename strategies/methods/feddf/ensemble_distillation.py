@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +27,6 @@ from training.devices import Placement, resident
 from training.fitting import chance_from
 from training.testing import LARGEST_BATCH, evaluate, with_statistics_after_training
 
-Average = Literal["logits", "probabilities", "losses"]
 Told = Callable[[int], None]
 """Receives the number of steps, or batches, that are done."""
 
@@ -47,17 +45,13 @@ class DistillationSettings:
     clip: float = 5.0
     """Largest norm of a batch's gradient; 0 does not clip."""
     temperature: float = 1.0
-    average: Average = "logits"
-    """Average over the teachers: of their logits or probabilities, or of the student's losses."""
     check_every: int = 100
     """Steps between tests on validation examples, where there are any."""
     patience: int = 1_000
     """Steps without a better test after which a student stops."""
-    threads: int = 1
-    """CPU threads: the last bits of the weights depend on their number."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "check_every", "patience", "threads"):
+        for name in ("steps", "batch_size", "check_every", "patience"):
             least = 2 if name == "batch_size" else 1  # batch norm has no variance of one example
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: expected at least {least}")
@@ -75,8 +69,7 @@ class Targets:
     probabilities: Tensor
     """[examples, classes]."""
     least: Tensor
-    """[examples]: sum p log p, the negative entropy, which makes a perfect student's loss 0; for
-    average=losses its mean over the teachers."""
+    """[examples]: sum p log p, the negative entropy, which makes a perfect student's loss 0."""
 
     def loss(self, logits: Tensor, rows: Tensor, temperature: float) -> Tensor:
         """Return KL(targets || softmax(logits / T)) as the batch's mean, without a factor T^2."""
@@ -88,31 +81,22 @@ class Targets:
 
 
 class Ensemble:
-    """Sums teachers' answers one after the other; the sum depends on their order."""
+    """Sums teachers' logits one after the other; the sum depends on their order."""
 
-    def __init__(self, average: Average, temperature: float) -> None:
-        self.average, self.temperature = average, temperature
+    def __init__(self, temperature: float) -> None:
+        self.temperature = temperature
         self.teachers = 0
-        self._answers = self._least = torch.zeros((), dtype=torch.float64)
+        self._logits = torch.zeros((), dtype=torch.float64)
 
     def add(self, logits: Tensor) -> None:
         """Add a teacher's logits for each example."""
-        answers = logits.double().cpu()
-        if self.average != "logits":
-            logs = F.log_softmax(answers / self.temperature, dim=1)
-            answers = logs.exp()
-            self._least = self._least + (answers * logs).sum(1)
-        self._answers = self._answers + answers
+        self._logits = self._logits + logits.double().cpu()
         self.teachers += 1
 
     def targets(self) -> Targets:
-        """Return the mean over the teachers, of which there is at least one."""
-        mean = self._answers / self.teachers
-        if self.average == "logits":
-            mean = F.softmax(mean / self.temperature, dim=1)
+        """Return the softmax of the mean logits of the teachers, of which there is at least one."""
+        mean = F.softmax(self._logits / self.teachers / self.temperature, dim=1)
         least = torch.special.xlogy(mean, mean).sum(1)
-        if self.average == "losses":
-            least = self._least / self.teachers
         return Targets(mean.float(), least.float())
 
 

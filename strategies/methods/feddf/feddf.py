@@ -155,7 +155,7 @@ class FedDF(NestedStrategy):
         replies, self._replies = self._replies or Spool(), None
         began, after, students = time.monotonic(), dict(state), dict[str, Any]()
         present = sorted({each.update.level for each in replies.kept})
-        with threads(self.settings.distillation.threads):
+        with threads(1):  # the last bits of the weights depend on the number
             ensemble = self._ensemble(replies)
             if ensemble.teachers:
                 targets = ensemble.targets()
@@ -178,7 +178,7 @@ class FedDF(NestedStrategy):
         """
         federation, data = self.federation, self.unlabelled
         distillation = self.settings.distillation
-        ensemble = Ensemble(distillation.average, distillation.temperature)
+        ensemble = Ensemble(distillation.temperature)
         batches = math.ceil(len(data) / LARGEST_BATCH)
         for place, reply in enumerate(replies.by_client()):
             teacher = load_network(federation.task, reply.slice, reply.state)

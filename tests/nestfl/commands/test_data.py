@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,32 @@ def test_all_that_is_broken_is_listed_and_the_command_fails(tmp_path: Path) -> N
     (folder / "loose.png").unlink()
     (folder / "cat" / "00.png").unlink()
     assert f"{folder}/dog/03.png cannot be decoded: " in told(folder)[1]
+
+
+def test_files_whose_bodies_are_broken_are_listed_whatever_else_is_wrong(tmp_path: Path) -> None:
+    """Images of several sizes end a run before one is decoded; those for the test come last."""
+    folder = tmp_path / "photos"
+    for part in ("train", "test"):
+        write_photos(folder / part, {"cat": 3, "dog": 3})
+        cut = folder / part / "dog" / "02.png"
+        cut.write_bytes(cut.read_bytes()[:-40])
+    write_photo(folder / "train" / "cat" / "large.png", size=(9, 9))
+    os.mkfifo(folder / "train" / "dog" / "pipe.png")
+    code, page = told(folder)
+    assert code == 2
+    assert "broken: 3" in page
+    for name in ("train/dog/02.png", "train/dog/pipe.png", "test/dog/02.png"):
+        assert f"  {folder}/{name} cannot be decoded: " in page
+
+
+def test_names_of_files_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    folder = write_photos(tmp_path / "photos", {"cat\x1b]0;owned\x07\x1b[31m": 5, "b\nfake": 5})
+    (folder / "dog\x1b[2J").mkdir()
+    for settings, code in (((), 0), (("dataset.image_size=0",), 2), (("fleet.clients=99",), 2)):
+        found, page = told(folder, *settings, *([] if settings else ["fleet.clients=2"]))
+        assert found == code
+        assert not {"\x1b", "\x07"} & {*page}
+        assert not any(line.startswith("fake") for line in page.splitlines())
 
 
 def test_rows_that_are_broken_are_listed_too(tmp_path: Path) -> None:

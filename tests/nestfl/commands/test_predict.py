@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -282,6 +283,26 @@ def test_inputs_of_all_kinds_with_and_without_labels(run: Path, tmp_path: Path) 
     assert code == 0
     assert "speed-up" in out
     assert "no labels" in predict(run, tmp_path / "flat", "--plot", tmp_path / "p.png")[2]
+
+
+def test_a_broken_image_of_a_folder_is_left_out_and_told(run: Path, tmp_path: Path) -> None:
+    for number in range(4):
+        png(tmp_path, f"photos/{number}.png", np.full((8, 8), 60 * number, np.uint8))
+    whole = {each["input"]: each for each in answered(run, tmp_path / "photos")["answers"]}
+    broken = tmp_path / "photos" / "1.png"
+    broken.write_bytes(broken.read_bytes()[:45])
+    os.mkfifo(tmp_path / "photos" / "4.png")
+    code, out, err = predict(run, tmp_path / "photos", "--json")
+    assert code == 1
+    found = json.loads(out)
+    assert found["answers"] == [whole[f"{number}.png"] for number in (0, 2, 3)]
+    assert [each.partition(" cannot")[0] for each in found["broken"]] == [
+        *(str(broken), str(tmp_path / "photos" / "4.png"))
+    ]
+    assert f"nestfl predict: warning: {broken} cannot be decoded: " in err
+    code, out, err = predict(run, broken)
+    assert (code, out) == (2, "")
+    assert f"nestfl predict: {broken} cannot be decoded: " in err
 
 
 def test_folders_that_are_no_classes_give_no_labels(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_runs_of_comparisons_are_listed_and_their_logs_are_no_folders_without_ru
     [
         ("config.yaml", "a: [", "config.yaml cannot be read: while parsing a flow node"),
         ("config.yaml", "\x00\x01", "config.yaml cannot be read: "),
-        ("config.yaml", "just a text", "config.yaml cannot be read: it holds no settings"),
+        ("config.yaml", "just a text", "config.yaml cannot be read: the document is 'just a text'"),
         ("config.yaml", None, "there is no config.yaml"),
         (SUMMARY_FILE, '{"rounds": 2,', "summary.json cannot be read: "),
         (SUMMARY_FILE, "[" * 100_000, "summary.json cannot be read: "),

@@ -50,7 +50,7 @@ def secrets(folder: Path) -> list[object]:
         (["--parent", "https://edge:port"], "--parent 'https://edge:port': expected https://HOST"),
         (["--parent", "http://edge"], "expected https://HOST:PORT"),
         (["--parent", "https://"], "expected https://HOST:PORT"),
-        (["--alone", "--max-transfer", "inf"], "--max-transfer inf: expected samples a second"),
+        (["--alone", "--max-transfer", "inf"], "--max-transfer inf: expected 0 to 1,000,000,000"),
         (["--alone", "--max-transfer", "nan"], "--max-transfer nan"),
         (["--alone", "--threshold", "nan"], "--threshold nan: expected 0 to 1"),
         (["--alone", "--threshold", "5"], "--threshold 5.0: expected 0 to 1"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nestfl.cli.compare import TARGET_SCORES
+from nestfl.comparing.differences import baseline_of
 from nestfl.comparing.fairness import (
     Costs,
     LevelCost,
@@ -18,6 +19,7 @@ from nestfl.comparing.fairness import (
     costs_of_rivals,
     other_settings,
     other_steps,
+    rivals,
     unequal_levels,
 )
 from nestfl.comparing.outcome import Known, Outcome
@@ -25,6 +27,7 @@ from nestfl.comparing.result_tables import (
     accuracy_table,
     computation_table,
     default_target,
+    difference_of,
     exit_tables,
     perplexity_tables,
     target_table,
@@ -298,6 +301,35 @@ def test_the_files_of_a_comparison_say_the_same() -> None:
     assert "| scalefl | 2 | 55.0 ± 7.1 | 50.0 ± 0.0 | ? |" in markdown
     assert "- a warning" in markdown
     assert "Differences to strategy=fedavg" in markdown
+
+
+def test_options_of_one_strategy_make_groups_that_are_compared_to_the_baseline_of_all() -> None:
+    asked = ("strategy=scalefl,heterofl", "scalefl.beta=0,0.1", "heterofl.dynamic=true", "seed=0,1")
+    runs = [result(trial, [0.5 + 0.1 * n]) for n, trial in enumerate(trials(*asked))]
+    for baseline, differing in (
+        ({"strategy": "heterofl"}, {"scalefl beta=0": -0.2, "scalefl beta=0.1": -0.1}),
+        (
+            {"strategy": "scalefl", "scalefl.beta": "0.1"},
+            {"scalefl beta=0": -0.1, "heterofl dynamic=true": 0.1},
+        ),
+        ({"strategy": "scalefl"}, {"scalefl beta=0.1": 0.1, "heterofl dynamic=true": 0.2}),
+    ):
+        groups = {each.name: each for each in grouped(runs)}
+        scores = {
+            name: difference_of(group, base, "mean")
+            for name, group in groups.items()
+            if (base := baseline_of(group, list(groups.values()), baseline)) is not None
+        }
+        assert {n: pytest.approx(each.mean) for n, each in scores.items() if each} == differing
+    of_seed_0 = [trial for trial in trials(*asked) if trial.seed == "0"]
+    assert list(rivals(of_seed_0)) == [of_seed_0]
+    rows = csv.DictReader(
+        Outcome.of_results(runs, {}, Target(0.5)).texts()["table.csv"].splitlines()
+    )
+    options = [
+        (row["scalefl.beta"], row["heterofl.dynamic"]) for row in rows if row["score"] == "mean"
+    ]
+    assert options == [("0", ""), ("0.1", ""), ("", "true")]
 
 
 def test_runs_that_still_improved_are_named() -> None:

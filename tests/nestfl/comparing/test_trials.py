@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nestfl.comparing.trials import comparison_name, expand, same_value, short_name
+from server_app.config.composing import compose
 from server_app.config.typed import ConfigError
 
 
@@ -58,11 +59,47 @@ def test_a_list_in_brackets_or_quotes_is_one_value() -> None:
         (["engine=ray,local"], "engine has several values"),
         (["strategy=glob(*)"], "expected values, strategy=A,B"),
         (["seed=0,1", "resume=runs/a"], "resume=runs/a: a comparison goes on by itself"),
+        (
+            ["strategy=scalefl,fedavg", "heterofl.dynamic=true"],
+            "^heterofl.dynamic: expected one of the strategies that are compared: scalefl, fedavg$",
+        ),
+        (["seed=0,1", "heterofl.dynamic=true"], "compared: none, give strategy=heterofl,...$"),
+        (
+            ["strategy=scalefl,fedavg", "scalefi.beta=1"],
+            "scalefi.beta: no key 'scalefi'; .*scalefl",
+        ),
+        (["strategy=scalefl,fedavg", "trian.lr=1"], "trian.lr: no key 'trian'; .*train"),
+        (
+            ["strategy=heterofl", "heterofl.dynamic=true,false"],
+            "heterofl.dynamic is for one of several strategies: give strategy.dynamic for all",
+        ),
+        (
+            ["strategy=heterofl,scalefl", "heterofl.cost=macs", "strategy.cost=macs,memory"],
+            "heterofl.cost is for one of several strategies",
+        ),
     ],
 )
 def test_what_makes_no_comparison_is_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         expand(overrides)
+
+
+def test_an_option_of_one_strategy_is_given_to_its_trials_alone() -> None:
+    asked = ["strategy=scalefl,heterofl", "seed=0,1", "scalefl.beta=0,0.1", "train.lr=0.1"]
+    trials = expand([*asked, "heterofl.widths=[0.5,1]", "strategy.cost=macs"])
+    assert [str(trial) for trial in trials[:3]] == [
+        "strategy=scalefl seed=0 scalefl.beta=0",
+        "strategy=scalefl seed=0 scalefl.beta=0.1",
+        "strategy=heterofl seed=0 heterofl.widths=[0.5,1]",
+    ]
+    assert len(trials) == 6
+    given = ["train.lr=0.1", "strategy.cost=macs", "strategy=heterofl", "seed=0"]
+    assert trials[2].overrides == [*given, "strategy.widths=[0.5,1]"]
+    assert short_name(trials[2].group) == "heterofl widths=[0.5,1]"
+    assert comparison_name(trials) == comparison_name(
+        expand(asked[:2] + asked[3:] + ["strategy.cost=macs"])
+    )
+    compose(trials[2].overrides)
 
 
 def test_names_of_runs_are_names_of_folders_and_differ() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from flwr.cli.build import build_fab_from_files
 from flwr.supernode.runtime import run_clientapp
 
-from nestfl.guarded.client_app import Gate, installed
+from nestfl.guarded.client_app import Gate, in_one_line, installed
 from nestfl.guarded.flower import replace
 from nestfl.guarded.pinned_code import CodeError, fingerprint
 
@@ -127,3 +129,15 @@ def test_an_installation_is_whole_or_not_there(home: Path, monkeypatch: pytest.M
 def test_a_flower_without_the_place_for_a_gate_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"has no .*run_clientapp.no_such_function"):
         replace(run_clientapp, "no_such_function", print)
+
+
+def test_refused_code_is_one_line_of_the_devices_log_and_all_else_has_its_traceback() -> None:
+    log, written = logging.Logger("of the test"), StringIO()
+    log.addHandler(logging.StreamHandler(written))
+    log.addFilter(in_one_line)
+    for error in (CodeError("not 100 % of it"), KeyError("x")):
+        log.error("%s raised an exception", "ClientApp", exc_info=error)
+    assert written.getvalue() == (
+        "ClientApp raised an exception: CodeError: not 100 % of it\n"
+        "ClientApp raised an exception\nKeyError: 'x'\n"
+    )

@@ -197,6 +197,11 @@ def test_wrong_data_is_told_in_one_line(tmp_path: Path) -> None:
     )
 
 
+def test_an_expected_error_is_the_reason_in_the_line_that_the_log_has_of_it() -> None:
+    log = "ERROR :     Simulation raised an exception: FederationError: no client\nERROR : x\n"
+    assert failure.reason(log) == ["FederationError: no client"]
+
+
 def test_without_an_error_the_reason_is_the_end_of_the_log() -> None:
     assert failure.reason("\x1b[92mINFO\x1b[0m: one\n\ntwo\n")[1:] == ["INFO: one", "two"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,32 @@ def test_the_name_is_taken_from_a_command_line_as_it_is(tmp_path: Path) -> None:
     assert with_absolute_paths(tmp_path, [override]) == [override]
     config = compose(f"model=vit_b_16 dataset=cifar10 strategy=heterofl {override}")
     assert config.model.weights == PLACE
+
+
+@pytest.mark.parametrize("name", ["text.pt", "text.safetensors", "pickled.pt"])
+@pytest.mark.parametrize("content", ["just some text\n" * 10, "hello", "", "(lp0\n", "\0" * 100])
+def test_a_file_that_holds_no_weights_is_named_in_one_line(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError) as told:
+        read_weights(str(tmp_path / name))
+    assert str(told.value).startswith(f"model.weights: {tmp_path / name} cannot be read (")
+    assert "expected a .safetensors file, or tensors by name" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_tensors_without_names_are_no_weights(tmp_path: Path) -> None:
+    tensors = {0: torch.zeros(2), 1: torch.ones(3)}
+    for number, content in enumerate((tensors, {"state_dict": tensors}, list(tensors.values()))):
+        file = tmp_path / f"{number}.pt"
+        torch.save(content, file)
+        with pytest.raises(ConfigError, match=r"(0 names a Tensor|it holds a list).*by name"):
+            read_weights(str(file))
+
+
+def test_weights_are_read_of_regular_files_alone(tmp_path: Path) -> None:
+    for name in ("pipe.pt", "pipe.safetensors"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(ConfigError, match=f"{name} is a named pipe: expected a regular file"):
+            read_weights(str(tmp_path / name))

@@ -14,6 +14,7 @@ from flwr.app import Context, RecordDict
 from models import Slice, build
 from nestfl.launching.request import Request
 from protocol.code import code_hash
+from protocol.documents import DocumentError
 from server_app import app as server
 from server_app.building import strategy_of
 from server_app.config.composing import compose
@@ -174,11 +175,18 @@ def test_a_client_that_may_hold_several_levels_names_them_all(
     assert (clients["2"]["level"], clients["2"]["levels"]) == (3, [1, 2, 3])
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"levels": []}'])
-def test_what_is_no_fleet_s_record_is_passed_over(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["{}", '{"levels": []}'])
+def test_the_record_of_an_older_version_is_passed_over(tmp_path: Path, text: str) -> None:
     assert read_fleet(tmp_path / FLEET_FILE) is None
     (tmp_path / FLEET_FILE).write_text(text)
     assert read_fleet(tmp_path / FLEET_FILE) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_damaged_record_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / FLEET_FILE).write_text(text)
+    with pytest.raises(DocumentError, match=f"{tmp_path / FLEET_FILE} cannot be read: "):
+        read_fleet(tmp_path / FLEET_FILE)
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import shutil
@@ -38,10 +39,17 @@ time.sleep(600)
 
 
 @contextmanager
-def another_process(file: Path) -> Iterator[subprocess.Popen[str]]:
+def another_process(
+    file: Path, *arguments: str, program: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """One that holds a lock, until it is killed."""
-    command = [sys.executable, "-c", HOLD, str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    start = ["-c", HOLD]
+    if program is not None:
+        program.write_text(HOLD)
+        start = [str(program)]
+    command = [sys.executable, *start, str(file), *arguments]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         try:
@@ -83,6 +91,53 @@ def test_who_has_patience_takes_over_from_a_process_that_ends(tmp_path: Path) ->
         ending = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -9 {holder.pid}"])
         Lock(file, patience=60).close()
         ending.wait()
+
+
+@pytest.fixture
+def gone() -> str:
+    """The number of a process that has ended."""
+    with subprocess.Popen(["true"]) as process:
+        pass
+    return str(process.pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+def test_a_serverapp_that_has_outlived_its_superlink_is_ended(
+    tmp_path: Path, gone: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    file, program = tmp_path / ".lock", tmp_path / "flwr-serverapp"
+    with another_process(file, "--parent-pid", gone, program=program) as orphan:
+        orphan.send_signal(signal.SIGSTOP)  # it hangs, and takes no other signal
+        Lock(file, patience=0.2).close()
+        assert orphan.wait() == -signal.SIGKILL
+    said = f"process {orphan.pid} was ended: it is a ServerApp whose SuperLink is gone, and it hung"
+    assert caplog.messages[0].startswith(said)
+
+
+@pytest.mark.parametrize("other", ["program", "parent", "file", "patience"])
+def test_no_other_process_is_ended_but_the_command_that_would_is_told(
+    other: str, tmp_path: Path, gone: str
+) -> None:
+    file, parent = tmp_path / ".lock", str(os.getpid()) if other == "parent" else gone
+    program = tmp_path / ("nestfl" if other == "program" else "flwr-serverapp")
+    patience = 0.0 if other == "patience" else 0.2
+    held = tmp_path / ".other" if other == "file" else file
+    with another_process(held, "--parent-pid", parent, program=program) as holder:
+        if other == "file":
+            file.write_text(held.read_text())
+            with file.open() as opened:
+                fcntl.flock(opened, fcntl.LOCK_EX)
+                assert_told(file, holder.pid, patience)
+        else:
+            assert_told(file, holder.pid, patience)
+        assert holder.poll() is None
+
+
+def assert_told(file: Path, holder: int, patience: float) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Lock(file, patience)
+    assert str(refused.value).endswith(f"wait until that has ended, or stop it (kill {holder})")
 
 
 def test_a_file_system_without_locks_is_told_of_and_used(

@@ -101,7 +101,7 @@ class Browser:
             self._next()
 
     def value(self, expression: str) -> Any:
-        """Return what a JavaScript expression comes to on the page."""
+        """Return the value of a JavaScript expression on the page."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in found:
             raise RuntimeError(f"{expression}: {found['exceptionDetails']}")

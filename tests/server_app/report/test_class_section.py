@@ -1,4 +1,4 @@
-"""What a report tells of classes: accuracies by level, matrices, and what is taken for what."""
+"""Classes in a report: accuracies by level, matrices, and pairs that are confused."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import pytest
 
 from server_app.record.confusion import write_confusion
 from server_app.record.files import CONFUSION_FILE
-from server_app.report.class_section import class_section
+from server_app.report.blocks import Block, Figures, Table, Text
+from server_app.report.charts import Figure
+from server_app.report.class_section import class_blocks, matrix_chart
 from server_app.report.grouping import Group
-from server_app.report.matrix import matrix_chart
 from server_app.report.page import write_report
 from server_app.report.run_data import RunData
 from tests.server_app.report.chromium import Browser, chromium
@@ -41,87 +42,94 @@ def run_of(by_level: dict[str, list[list[int]]], names: list[str] = NAMES) -> Ru
     return run_data(lines, record, confusion={"round": 1, "levels": by_level})  # type: ignore[arg-type]
 
 
+class Section:
+    """The blocks about the classes of groups, by their kind."""
+
+    def __init__(self, *groups: Group) -> None:
+        blocks: list[Block] = class_blocks(groups)
+        self.sentence = "".join(each.text for each in blocks if isinstance(each, Text))
+        self.table, *self.confused = (each for each in blocks if isinstance(each, Table))
+        self.matrices: list[Figure] = [
+            figure for each in blocks if isinstance(each, Figures) for figure in each.figures
+        ]
+
+    @property
+    def shares(self) -> list[list[str]]:
+        """The cells of the classes' table without the class and its examples."""
+        return [list(row[2:]) for row in self.table.rows]
+
+
 def test_a_class_s_accuracy_is_the_share_of_its_examples_that_a_level_has_right() -> None:
     other = [[4, 0, 0], [0, 2, 2], [0, 0, 2]]
-    found = class_section([Group("one", [run_of({"1": CATS, "2": other})])])
-    assert found is not None
-    assert found.columns == ["level 1", "level 2"]
-    assert [(row.name, row.examples) for row in found.rows] == [("cat", 4), ("dog", 4), ("cow", 2)]
-    assert [row.shares for row in found.rows] == [[0.75, 1.0], [1.0, 0.5], [0.0, 1.0]]
+    found = Section(Group("one", [run_of({"1": CATS, "2": other})]))
+    assert found.table.columns == ["class", "examples", "level 1", "level 2"]
+    assert found.table.rows == [
+        ["cat", "4", "75.0 %", "100.0 %"],
+        ["dog", "4", "100.0 %", "50.0 %"],
+        ["cow", "2", "0.0 %", "100.0 %"],
+    ]
     assert found.sentence == "Lowest on average: cow (50.0 %). Highest: cat (87.5 %)."
 
 
 def test_what_is_confused_most_often_over_all_levels_comes_first() -> None:
-    found = class_section(
-        [Group("one", [run_of({"1": CATS, "2": [[2, 2, 0], [0, 4, 0], [0, 0, 2]]})])]
-    )
-    assert found is not None
-    assert found.confused is not None
-    assert found.confused.columns == ["class", "taken for", "level 1", "level 2"]
-    assert found.confused.rows == [
+    found = Section(Group("one", [run_of({"1": CATS, "2": [[2, 2, 0], [0, 4, 0], [0, 0, 2]]})]))
+    (confused,) = found.confused
+    assert confused.columns == ["class", "taken for", "level 1", "level 2"]
+    assert confused.rows == [
         ["cat", "dog", "25.0 %", "50.0 %"],
         ["cow", "cat", "100.0 %", "0.0 %"],
     ]
-    right = class_section([Group("one", [run_of({"1": [[4, 0], [0, 4]]}, ["a", "b"])])])
-    assert right is not None
-    assert right.confused is None
+    right = Section(Group("one", [run_of({"1": [[4, 0], [0, 4]]}, ["a", "b"])]))
+    assert right.confused == []
 
 
 def test_runs_of_a_group_are_added_up_and_groups_stand_side_by_side() -> None:
     other = [[1, 3, 0], [0, 4, 0], [0, 0, 2]]
     runs = [run_of({"1": CATS}), run_of({"1": other})]
-    both = class_section([Group("both", runs)])
-    assert both is not None
-    assert [row.shares for row in both.rows] == [[0.5], [1.0], [0.5]]
-    assert both.rows[0].examples == 8
+    both = Section(Group("both", runs))
+    assert both.shares == [["50.0 %"], ["100.0 %"], ["50.0 %"]]
+    assert both.table.rows[0][1] == "8"
     (figure,) = both.matrices
     assert 'data-matrix="4,4,;,8,;2,,2"' in figure.charts["classes"]
-    apart = class_section([Group("a", runs[:1]), Group("b", runs[1:])])
-    assert apart is not None
-    assert apart.columns == ["a", "b"]
-    assert [row.shares for row in apart.rows] == [[0.75, 0.25], [1.0, 1.0], [0.0, 1.0]]
+    apart = Section(Group("a", runs[:1]), Group("b", runs[1:]))
+    assert apart.table.columns == ["class", "examples", "a", "b"]
+    assert apart.shares == [["75.0 %", "25.0 %"], ["100.0 %"] * 2, ["0.0 %", "100.0 %"]]
     assert not apart.matrices
 
 
 def test_groups_are_told_by_the_levels_that_clients_hold() -> None:
     run = run_of({"1": CATS, "2": [[0, 4, 0], [0, 0, 4], [2, 0, 0]]})
     run.lines[0]["levels"]["2"]["lack"] = "untrained"
-    found = class_section([Group("a", [run]), Group("b", [run])])
-    assert found is not None
-    assert [row.shares for row in found.rows] == [[0.75, 0.75], [1.0, 1.0], [0.0, 0.0]]
-    alone = class_section([Group("a", [run])])
-    assert alone is not None
-    assert alone.columns == ["level 1", "level 2 (untrained)"]
+    found = Section(Group("a", [run]), Group("b", [run]))
+    assert found.shares == [["75.0 %"] * 2, ["100.0 %"] * 2, ["0.0 %"] * 2]
+    alone = Section(Group("a", [run]))
+    assert alone.table.columns[2:] == ["level 1", "level 2 (untrained)"]
 
 
 def test_a_group_of_other_classes_is_left_out() -> None:
     other = run_of({"1": [[1, 1], [0, 2]]}, ["yes", "no"])
-    found = class_section([Group("a", [run_of({"1": CATS})]), Group("b", [other])])
-    assert found is not None
-    assert found.columns == ["a"]
+    found = Section(Group("a", [run_of({"1": CATS})]), Group("b", [other]))
+    assert found.table.columns[2:] == ["a"]
 
 
 def test_a_class_without_examples_has_no_accuracy_and_one_without_a_name_its_number() -> None:
-    found = class_section([Group("a", [run_of({"1": [[0, 0], [1, 1]]}, [])])])
-    assert found is not None
-    assert [(row.name, row.examples, row.shares) for row in found.rows] == [
-        ("0", 0, [None]), ("1", 2, [0.5])]  # fmt: skip
+    found = Section(Group("a", [run_of({"1": [[0, 0], [1, 1]]}, [])]))
+    assert found.table.rows == [["0", "0", "-"], ["1", "2", "50.0 %"]]
     assert found.sentence == ""
 
 
 def test_matrices_of_another_round_than_the_one_that_is_told_are_left_out() -> None:
     run = run_of({"1": CATS})
     assert run.confusion is not None
-    found = class_section([Group("a", [replace(run, confusion={**run.confusion, "round": 2})])])
-    assert found is not None
-    assert len(found.rows) == 3
+    found = Section(Group("a", [replace(run, confusion={**run.confusion, "round": 2})]))
+    assert len(found.table.rows) == 3
     assert not found.matrices
 
 
 def test_runs_that_told_no_classes_apart_have_no_such_section(tmp_path: Path) -> None:
-    assert class_section([Group("a", [run_data([round_of(1, fleet(4))], fleet(4))])]) is None
+    assert class_blocks([Group("a", [run_data([round_of(1, fleet(4))], fleet(4))])]) == []
     damaged = run_data([{"round": 1, "class_sizes": [3, 4], "levels": {"1": {"right": [1]}}}])
-    assert class_section([Group("a", [damaged])]) is None
+    assert class_blocks([Group("a", [damaged])]) == []
     page = tmp_path / "report.html"
     write_report([write_run(tmp_path / "run", [round_of(1, fleet(4))], fleet(4))], page)
     assert 'id="classes"' not in page.read_text()
@@ -129,7 +137,7 @@ def test_runs_that_told_no_classes_apart_have_no_such_section(tmp_path: Path) ->
 
 def test_a_matrix_keeps_its_counts_and_escapes_its_names() -> None:
     names = ['<b>"it\'s"', "dog", "a class with a long name"]
-    chart = matrix_chart(CATS, names, "Confusion <matrix>")
+    chart = matrix_chart("Confusion <matrix>", CATS, names)
     told = re.search(r'data-names="([^"]*)"', chart)
     assert told is not None
     assert json.loads(unescape(told[1])) == names
@@ -171,22 +179,19 @@ def test_of_more_classes_than_can_be_drawn_the_pairs_are_named() -> None:
         [3 if answer == label else 0 for answer in range(classes)] for label in range(classes)
     ]
     matrix[7][9] = 2
-    found = class_section([Group("a", [run_of({"1": matrix}, [f"c{n}" for n in range(classes)])])])
-    assert found is not None
+    found = Section(Group("a", [run_of({"1": matrix}, [f"c{n}" for n in range(classes)])]))
     assert not found.matrices
-    assert found.confused is not None
-    assert found.confused.rows == [["c7", "c9", "40.0 %"]]
+    assert found.confused[0].rows == [["c7", "c9", "40.0 %"]]
 
 
 def test_of_a_thousand_classes_the_lowest_are_listed() -> None:
     right = [n % 10 for n in range(1000)]
     levels = {str(level): {"right": right} for level in range(1, 6)}
     run = run_data([{"round": 1, "class_sizes": [10] * 1000, "levels": levels}])
-    found = class_section([Group("a", [run])])
-    assert found is not None
-    assert len(found.rows) == 480
-    assert [row.name for row in found.rows[:3]] == ["0", "10", "20"]
-    assert found.note.endswith("Shown are the 480 classes of 1000 with the least accuracy.")
+    table = Section(Group("a", [run])).table
+    assert len(table.rows) == 480
+    assert [row[0] for row in table.rows[:3]] == ["0", "10", "20"]
+    assert table.notes[0].endswith("Shown are the 480 classes of 1000 with the least accuracy.")
 
 
 def test_the_figures_folder_has_the_matrices_in_their_own_height(tmp_path: Path) -> None:

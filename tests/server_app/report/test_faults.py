@@ -1,12 +1,12 @@
-"""What went wrong, as the report tells it."""
+"""Faults in a report: refused, failed and late replies."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from server_app.report.fault_section import faults_chart, faults_sentence, faults_tables
 from server_app.report.grouping import Group
+from server_app.report.history import faults_figure, faults_sentence, faults_tables
 from server_app.report.run_data import RunData
 from tests.support.recorded_runs import fleet, run_data
 
@@ -40,7 +40,7 @@ def test_where_all_is_well_the_report_says_so_in_a_sentence() -> None:
     groups = [Group("one", [run_data([line(1), line(2)])])]
     assert faults_sentence(groups) == "8 of 8 replies were taken, 0 refused, and 0 failed."
     assert faults_tables(groups) == []
-    assert faults_chart(groups[0].runs[0]) is None
+    assert faults_figure(groups[0].runs[0]) == []
 
 
 def test_faults_of_rounds_after_the_best_are_told_as_well() -> None:
@@ -80,9 +80,8 @@ def test_of_many_faults_the_first_hundred_are_shown_and_the_others_counted() -> 
 
 
 def titles(run: RunData) -> list[str]:
-    chart = faults_chart(run)
-    assert chart is not None
-    return list(dict.fromkeys(re.findall(r"<title>([^<]*)", str(chart))))
+    (figure,) = faults_figure(run)
+    return list(dict.fromkeys(re.findall(r"<title>([^<]*)", str(figure.charts["rounds"]))))
 
 
 def test_each_round_has_a_bar_of_its_replies() -> None:

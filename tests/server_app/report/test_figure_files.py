@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-from server_app.report.curves import Figure
-from server_app.report.figure_files import alone
+from server_app.report.charts import Figure, alone
 from server_app.report.page import write_report
 from tests.support.recorded_runs import recorded
 
@@ -24,6 +23,7 @@ def test_every_curve_and_the_front_are_files_that_can_be_read(tmp_path: Path) ->
     write_report(runs, tmp_path / "report.html", figures=tmp_path / "figures")
     written = {file.stem: file.read_text() for file in (tmp_path / "figures").iterdir()}
     assert {"level-1-rounds", "level-1-bytes", "level-1-seconds", "worst-level-rounds",
+            "clients-tests-local-local",
             "accuracy-against-the-cost-of-an-answer-macs"} <= written.keys()  # fmt: skip
     for svg in written.values():
         assert {"scalefl", "heterofl"} <= set(texts(svg))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from server_app.report.grouping import Spread, grouped, over_runs, settings
+from server_app.report.grouping import Spread, accuracies, grouped, over_runs, settings
+from server_app.report.history import differences_table
 from server_app.report.run_data import RunData
-from server_app.report.tables import accuracy_over_runs, differences_table, groups_table
+from server_app.report.scores import groups_table
 from tests.support.recorded_runs import run_data
 
 
@@ -56,6 +57,18 @@ def test_labels_make_the_groups_where_they_are_given() -> None:
     assert [group.name for group in grouped(resolved, labels)] == ["train.lr=0.1", "train.lr=0.2"]
 
 
+def test_an_option_of_one_strategy_of_a_comparison_is_in_the_names_of_its_groups_alone() -> None:
+    runs = [run_data(made(name).lines, name=str(Path(name).resolve())) for name in "abc"]  # type: ignore[arg-type]
+    chosen = (
+        {"strategy": "fedavg"},
+        {"strategy": "nefl", "nefl.widths": "[1]"},
+        {"strategy": "nefl", "nefl.widths": "[0.5,1]"},
+    )
+    labels = {run.directory: choices for run, choices in zip(runs, chosen, strict=True)}
+    names = [group.name for group in grouped(runs, labels)]
+    assert names == ["fedavg", "nefl widths=[1]", "nefl widths=[0.5,1]"]
+
+
 def test_settings_are_texts_without_those_that_change_no_result() -> None:
     config = {"train": {"lr": 0.1, "nesterov": True}, "output": "runs", "fleet": {"shares": [1, 2]},
               "resume": None, "model": {"weights": None}}  # fmt: skip
@@ -68,14 +81,13 @@ def test_settings_are_texts_without_those_that_change_no_result() -> None:
 def test_the_differences_are_all_settings_that_are_not_the_same_but_for_seeds() -> None:
     runs = [made("a", seed=0, train={"lr": 0.1}), made("b", "heterofl", seed=1, train={"lr": 0.1})]
     runs[1].config["strategy"]["ratio"] = 0.5
-    table = differences_table(grouped(runs))
-    assert table is not None
+    (table,) = differences_table(grouped(runs))
     assert table.columns == ["setting", "scalefl", "heterofl"]
     assert table.rows == [["strategy.name", "scalefl", "heterofl"], ["strategy.ratio", "-", "0.5"]]
 
 
 def test_groups_that_do_not_differ_have_no_table_of_differences() -> None:
-    assert differences_table(grouped([made("a", seed=0), made("b", seed=1)])) is None
+    assert differences_table(grouped([made("a", seed=0), made("b", seed=1)])) == []
 
 
 def test_values_over_runs_are_of_the_rounds_that_all_have() -> None:
@@ -85,9 +97,9 @@ def test_values_over_runs_are_of_the_rounds_that_all_have() -> None:
 
 
 def test_an_accuracy_over_runs_is_a_mean_and_a_range() -> None:
-    assert accuracy_over_runs([0.5, None, 0.6]) == "55.0 (50.0 to 60.0) %"
-    assert accuracy_over_runs([None, 0.6]) == "60.0 %"
-    assert accuracy_over_runs([None]) == "-"
+    assert accuracies([0.5, None, 0.6]) == "55.0 (50.0 to 60.0) %"
+    assert accuracies([None, 0.6]) == "60.0 %"
+    assert accuracies([None]) == "-"
 
 
 def test_the_table_of_groups_has_their_scores_and_levels() -> None:

@@ -1,14 +1,23 @@
-"""Where runs come from, how they ended, and whether they can be compared."""
+"""Origins of runs, their ends, and warnings where they cannot be compared."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from server_app.record.files import REPORT_FILE
+from server_app.report.blocks import Block, Code, Text
 from server_app.report.grouping import grouped
-from server_app.report.history import origins, runs_table, subtitle, warnings
-from server_app.report.reading import read_run
+from server_app.report.history import origin_blocks, runs_table, subtitle, warnings
+from server_app.report.run_files import read_run
 from tests.support.recorded_runs import fleet, recorded, round_of, run_data, write_run
+
+
+def headings(blocks: list[Block]) -> list[str]:
+    return [each.text for each in blocks if isinstance(each, Text) and each.tag == "h3"]
+
+
+def commands(blocks: list[Block]) -> list[str]:
+    return [each.text for each in blocks if isinstance(each, Code)]
 
 
 def test_the_runs_table_has_scores_code_and_folders_from_the_report_s_own(tmp_path: Path) -> None:
@@ -84,23 +93,20 @@ def test_every_start_has_its_command_code_and_versions(tmp_path: Path) -> None:
          "code": "beef", "versions": {"python": "3.12.1"}, "after": 2}
     ]  # fmt: skip
     run = read_run(write_run(tmp_path / "a", [round_of(1, record)], record))
-    first, again = origins(grouped([run]))
-    assert (first.name, first.command) == (
-        "The command that repeats it",
-        "nestfl run strategy=scalefl",
-    )
-    assert first.facts == (
+    blocks = origin_blocks(grouped([run]), tmp_path / "report.html", 1)
+    assert headings(blocks) == ["The command that repeats it", "Resumed after round 2"]
+    assert commands(blocks) == ["nestfl run strategy=scalefl", "nestfl run --resume runs/a"]
+    first, again = (each.text for each in blocks if isinstance(each, Text) and each.style)
+    assert first == (
         "Started 2026-01-31T12:00:00+00:00, code 0123456789abcdef, "
         "python 3.11.7, torch 2.14.0, flwr 1.41.0, nestfl 0.1.0."
     )
-    assert (again.name, again.command) == ("Resumed after round 2", "nestfl run --resume runs/a")
-    assert "code beef" in again.facts
+    assert "code beef" in again
 
 
 def test_several_groups_have_the_command_of_their_first_run_each(tmp_path: Path) -> None:
     runs = [read_run(recorded(tmp_path / f"{strategy}{seed}", strategy=strategy, seed=seed))
             for strategy in ("scalefl", "heterofl") for seed in (0, 1)]  # fmt: skip
-    assert [start.name for start in origins(grouped(runs))] == [
-        "scalefl",
-        "heterofl",
-    ]
+    blocks = origin_blocks(grouped(runs), tmp_path / "report.html", 4)
+    assert headings(blocks) == ["scalefl", "heterofl"]
+    assert commands(blocks) == ["nestfl run strategy=scalefl"] * 2

@@ -13,12 +13,13 @@ import pytest
 from server_app.config.typed import ConfigError
 from server_app.record.files import METRICS_FILE
 from server_app.record.run_record import RunRecord
-from server_app.report.end_of_run import make_report
-from server_app.report.page import SECTIONS, write_report
-from server_app.report.tables import Table
+from server_app.report.blocks import Table
+from server_app.report.page import make_report, write_report
 from tests.support.recorded_runs import fleet, recorded, round_of, write_run
 
 MEGABYTE = 1_000_000
+SECTIONS = ["results", "accuracy", "cost", "fleet", "clients", "faults", "config"]
+"""Sections of every report."""
 EVIL = "<script>alert(1)</script>\"'&"
 REFERENCES = ("src", "href", "data", "action", "srcset", "poster", "xlink:href")
 
@@ -61,10 +62,9 @@ def two(folder: Path) -> list[Path]:
 @pytest.mark.parametrize("several", [False, True])
 def test_a_report_has_all_sections_once(tmp_path: Path, several: bool) -> None:
     page = Reader(report_of(tmp_path, *two(tmp_path)[: 1 + several]))
-    names = [name for name, _ in SECTIONS]
-    assert [name for name in page.ids if name in names] == names
+    assert [name for name in page.ids if name in SECTIONS] == SECTIONS
     assert all(count == 1 for count in Counter(page.ids).values())
-    assert [each for each in page.references if each[1:] in names] == [f"#{n}" for n in names]
+    assert page.references == [f"#{name}" for name in SECTIONS]
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -91,7 +91,7 @@ def test_all_candidates_are_scored_where_they_are_few() -> None:
         return -len(seen)
 
     few = Candidates(((2, 3),), ((0.5, 1.0),))
-    found = best_of(few, score, lambda each: True, 4, 2, np.random.default_rng(0))
+    found = best_of(few, score, lambda each: True, 4, np.random.default_rng(0))
     assert set(seen) == set(few)
     assert found == seen[0]
 
@@ -105,10 +105,10 @@ def test_what_costs_too_much_is_never_scored() -> None:
         assert affords(candidate)
         return sum(map(len, candidate.blocks or ())) + sum(candidate.width)  # type: ignore[arg-type]
 
-    found = best_of(THREE_STAGES, score, affords, 60, 8, np.random.default_rng(0))
+    found = best_of(THREE_STAGES, score, affords, 60, np.random.default_rng(0))
     assert affords(found)
     assert score(found) == 7 + 3
-    nothing = best_of(THREE_STAGES, score, lambda _: False, 60, 8, np.random.default_rng(0))
+    nothing = best_of(THREE_STAGES, score, lambda _: False, 60, np.random.default_rng(0))
     assert nothing == THREE_STAGES.smallest
 
 
@@ -125,8 +125,8 @@ def test_the_evolution_scores_so_many_and_comes_closer_than_drawing() -> None:
         )
         return blocks + sum(width == 0.8 for width in candidate.width)
 
-    found = best_of(many, score, lambda _: True, 200, 8, np.random.default_rng(1))
+    found = best_of(many, score, lambda _: True, 200, np.random.default_rng(1))
     assert len(scored) == len(set(scored)) == 200
-    again = best_of(many, score, lambda _: True, 200, 8, np.random.default_rng(1))
+    again = best_of(many, score, lambda _: True, 200, np.random.default_rng(1))
     assert found == again
     assert score(found) >= 7  # of 8; the best of 200 drawn ones has about 5

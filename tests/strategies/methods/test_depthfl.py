@@ -179,7 +179,6 @@ def test_networks_that_leave_it_open_have_the_paper_s_heads(overrides: str, head
         ),
         ("strategy.ramp_up=0", "strategy: ramp_up is 0: expected at least 1"),
         ("strategy.alpha=-1", "strategy: alpha is -1"),
-        ("strategy.answer=x", "unknown strategy.answer 'x'; choose from ensemble, last"),
         (
             "strategy.alpha=0.1 weighting=examples",
             "strategy: weighting is examples, but FedDyn (alpha 0.1) counts all clients alike",
@@ -409,9 +408,8 @@ def disagreeing(made: DepthFL) -> State:
     return state
 
 
-@pytest.mark.parametrize("answer", ["ensemble", "last"])
-def test_the_server_tests_the_ensemble_and_each_exit(answer: str) -> None:
-    config = compose(f"{RUN} strategy.answer={answer}")
+def test_the_server_tests_the_ensemble_and_each_exit() -> None:
+    config = compose(RUN)
     made = strategy_of(config)
     assert isinstance(made, DepthFL)
     made.state = disagreeing(made)
@@ -419,12 +417,8 @@ def test_the_server_tests_the_ensemble_and_each_exit(answer: str) -> None:
     first, *_, last = found["exits"].values()
     assert first["accuracy"] != last["accuracy"]
     assert len(found["exits"]) == 4
-    if answer == "last":
-        assert "ensemble" not in found
-        assert found["accuracy"] == last["accuracy"]
-    else:
-        assert found["accuracy"] == found["ensemble"]["accuracy"] == first["accuracy"]
-        assert found["ensemble"]["loss"] not in (first["loss"], last["loss"])
+    assert found["accuracy"] == found["ensemble"]["accuracy"] == first["accuracy"]
+    assert found["ensemble"]["loss"] not in (first["loss"], last["loss"])
 
 
 def test_clients_and_predict_answer_with_the_ensemble(

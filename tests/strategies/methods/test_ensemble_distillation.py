@@ -19,7 +19,6 @@ from models.families import SlicedNetwork
 from models.loading import network_to_load
 from protocol.train_settings import TrainSettings
 from strategies.methods.feddf.ensemble_distillation import (
-    Average,
     DistillationSettings,
     Ensemble,
     Targets,
@@ -34,17 +33,17 @@ CPU = TrainSettings(device="cpu")
 FEW = DistillationSettings(steps=6, batch_size=16)
 
 
-def targets_of(average: Average, temperature: float = 1.0) -> Targets:
-    ensemble = Ensemble(average, temperature)
+def targets_of(temperature: float = 1.0) -> Targets:
+    ensemble = Ensemble(temperature)
     for logits in TEACHERS:
         ensemble.add(logits)
     return ensemble.targets()
 
 
-def loss_of_zeros(average: Average, temperature: float = 1.0) -> tuple[float, Tensor]:
+def loss_of_zeros(temperature: float = 1.0) -> tuple[float, Tensor]:
     """Return the loss of a student that answers with zeros, and its gradient."""
     student = torch.zeros(1, 3, requires_grad=True)
-    loss = targets_of(average, temperature).loss(student, torch.tensor([0]), temperature)
+    loss = targets_of(temperature).loss(student, torch.tensor([0]), temperature)
     loss.backward()
     assert student.grad is not None
     return loss.item(), student.grad[0]
@@ -76,43 +75,32 @@ def data(labelled: ImageData) -> Examples:
 
 
 def test_targets_are_the_softmax_of_the_teachers_mean_logits() -> None:
-    found = targets_of("logits").probabilities[0]
+    found = targets_of().probabilities[0]
     assert found.tolist() == pytest.approx([0.449816, 0.449816, 0.100368], abs=1e-6)
     assert torch.equal(found, F.softmax(torch.tensor([1.0, 1.0, -0.5]).double(), 0).float())
 
 
 def test_the_loss_and_its_gradient_are_those_worked_out_by_hand() -> None:
-    loss, gradient = loss_of_zeros("logits")
+    loss, gradient = loss_of_zeros()
     assert loss == pytest.approx(0.149145, abs=1e-6)
     assert gradient.tolist() == pytest.approx([-0.116483, -0.116483, 0.232966], abs=1e-6)
 
 
-@pytest.mark.parametrize(("average", "loss"), [("probabilities", 0.113196), ("losses", 0.461886)])
-def test_other_averages_have_other_losses(average: Average, loss: float) -> None:
-    assert loss_of_zeros(average)[0] == pytest.approx(loss, abs=1e-6)
-
-
-def test_the_mean_of_losses_teaches_what_the_mean_of_probabilities_does() -> None:
-    assert torch.equal(loss_of_zeros("losses")[1], loss_of_zeros("probabilities")[1])
-    assert not torch.allclose(loss_of_zeros("losses")[1], loss_of_zeros("logits")[1])
-
-
 def test_the_teacher_s_answer_comes_first_in_the_divergence() -> None:
-    targets = targets_of("logits").probabilities
+    targets = targets_of().probabilities
     turned = F.kl_div(targets.log(), torch.full((1, 3), 1 / 3), reduction="batchmean").item()
     assert turned == pytest.approx(0.200304, abs=1e-6)
-    assert loss_of_zeros("logits")[0] != pytest.approx(turned, abs=1e-3)
+    assert loss_of_zeros()[0] != pytest.approx(turned, abs=1e-3)
 
 
 def test_a_temperature_softens_both_sides_without_a_factor() -> None:
     soft = F.softmax(torch.tensor([1.0, 1.0, -0.5]) / 2, 0)
     expected = (soft * (soft * 3).log()).sum().item()
-    assert loss_of_zeros("logits", 2.0)[0] == pytest.approx(expected, abs=1e-6)
+    assert loss_of_zeros(2.0)[0] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("average", ["logits", "probabilities"])
-def test_a_student_that_answers_as_its_teachers_do_has_no_loss(average: Average) -> None:
-    targets = targets_of(average)
+def test_a_student_that_answers_as_its_teachers_do_has_no_loss() -> None:
+    targets = targets_of()
     perfect = targets.probabilities.log().requires_grad_()
     loss = targets.loss(perfect, torch.tensor([0]), 1.0)
     loss.backward()
@@ -122,7 +110,7 @@ def test_a_student_that_answers_as_its_teachers_do_has_no_loss(average: Average)
 
 
 def test_a_certain_teacher_leaves_no_infinity_behind() -> None:
-    ensemble = Ensemble("logits", 1.0)
+    ensemble = Ensemble(1.0)
     ensemble.add(torch.tensor([[1e4, 0.0, 0.0]]))
     targets = ensemble.targets()
     assert targets.least.tolist() == [0.0]
@@ -161,7 +149,7 @@ def test_norms_without_statistics_get_those_of_all_examples(norm: str, data: Exa
 
 
 def taught(data: Examples, teacher: SlicedNetwork | None = None) -> Targets:
-    ensemble = Ensemble("logits", 1.0)
+    ensemble = Ensemble(1.0)
     ensemble.add(answers(teacher or network(seed=3), data, CPU))
     return ensemble.targets()
 

@@ -223,16 +223,6 @@ def test_teachers_below_chance_are_dropped_and_without_any_the_mean_stays() -> N
     assert "best_step" in student
 
 
-def test_every_average_is_a_choice() -> None:
-    found = {}
-    for average in ("logits", "probabilities", "losses"):
-        strategy = feddf(f"strategy.distillation.average={average}")
-        updates = [update_of(strategy, level, level) for level in (1, 4)]
-        found[average] = stepped(strategy, *updates)[1]
-    assert same(found["probabilities"], found["losses"])  # which differ in the loss alone
-    assert not same(found["logits"], found["probabilities"])
-
-
 # --- runs --------------------------------------------------------------------------------------
 
 
@@ -351,7 +341,6 @@ def test_the_server_keeps_a_tenth_unless_told_otherwise_or_not_needed(tmp_path: 
         ("strategy.validation=1", "validation is 1, which leaves nothing to distil with"),
         ("strategy.validation=2", "validation is 2.0: expected a share, 0 to 1"),
         ("strategy.drop_below_chance=true", "but validation is 0: expected a share above 0"),
-        ("strategy.distillation.average=votes", "unknown strategy.distillation.average 'votes'"),
         ("strategy.distillation.steps=0", "strategy.distillation: steps is 0: expected at least 1"),
         ("model=transformer-micro dataset=docstrings-words", "docstrings-words is a running text"),
     ],

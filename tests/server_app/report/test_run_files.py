@@ -16,7 +16,7 @@ from server_app.record.files import (
     PROGRESS_FILE,
     SUMMARY_FILE,
 )
-from server_app.report.reading import read_run
+from server_app.report.run_files import read_run
 from tests.support.recorded_runs import fleet, recorded, round_of, run_data, write_run
 
 BUDGETS = {"2": [{"budget": 0.5, "macs": 1e6, "accuracy": 0.5}]}

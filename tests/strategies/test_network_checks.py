@@ -8,7 +8,7 @@ import pytest
 
 import plugins
 from models import Task
-from strategies.checking import CHECKS, findings
+from strategies.network_checks import CHECKS, findings
 from tests.support.own_code import NETWORK, changed, saved
 
 pytestmark = pytest.mark.usefixtures("no_plugins_left", "one_thread")

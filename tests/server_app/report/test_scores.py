@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from server_app.report.axes import ACCURACY, Axis, Scale, accuracy_axis
-from server_app.report.charts import Dot, Front, front_chart, thinned
-from server_app.report.curves import Figure, accuracy_figures, front_figure
+import pytest
+
+from server_app.report.charts import PERPLEXITY, Axis, Dot, Figure, Scale, front_of, plot
 from server_app.report.grouping import Group
 from server_app.report.run_data import RunData
+from server_app.report.scores import accuracy_figures, front_figure, thinned
 from tests.support.recorded_runs import fleet, round_of, run_data
 
 ALONE = [Group("one", [run_data([round_of(n, fleet()) for n in (1, 2, 3)], fleet())])]
@@ -92,16 +93,17 @@ def test_of_many_points_so_many_are_drawn_with_the_first_and_the_last() -> None:
 
 def test_the_front_is_what_nothing_as_cheap_surpasses() -> None:
     places = [(1, 0.3), (2, 0.2), (2, 0.5), (3, 0.5), (4, 0.4), (5, 0.9)]
-    front = Front("all", 0, [Dot(x, y, 0, f"{x} {y}") for x, y in places])
-    assert [dot.text for dot in front.best()] == ["1 0.3", "2 0.5", "5 0.9"]
+    front = front_of("all", 0, [Dot(x, y, f"{x} {y}", 0) for x, y in places])
+    assert [dot.text for dot in front.dots if not dot.hollow] == ["1 0.3", "2 0.5", "5 0.9"]
+    assert front.points == [(1, 0.3), (2, 0.3), (2, 0.5), (5, 0.5), (5, 0.9)]
 
 
 def test_dots_on_the_front_are_filled_and_joined() -> None:
-    dots = [Dot(1, 0.2, 0, "low"), Dot(2, 0.1, 0, "worse"), Dot(3, 0.4, 0, "high")]
-    chart = str(front_chart([Front("all", 0, dots)], Scale("MACs"), ""))
+    dots = [Dot(1, 0.2, "low", 0), Dot(2, 0.1, "worse", 0), Dot(3, 0.4, "high", 0)]
+    chart = str(plot("", [front_of("all", 0, dots)], Scale("MACs")))
     kinds = re.findall(r'<circle class="([^"]*)"[^>]*><title>(\w+)', chart)
     assert kinds == [("dot c0", "low"), ("dot hollow c0", "worse"), ("dot c0", "high")]
-    line = re.search(r'class="front c0" points="([^"]*)"', chart)
+    line = re.search(r'class="front c0" data-name="all" points="([^"]*)"', chart)
     assert line is not None
     (x1, y1), corner, (x3, y3) = (point.split(",") for point in line[1].split())
     assert corner == [x3, y1]
@@ -150,19 +152,53 @@ def test_there_is_no_front_of_a_run_that_did_not_record_what_levels_cost() -> No
 
 
 def test_an_accuracy_s_axis_begins_and_ends_at_a_tick() -> None:
-    axis = accuracy_axis([0.13, 0.62])
+    axis = Axis.upward([0.13, 0.62])
     assert (axis.low, round(axis.high, 9)) == (0.1, 0.7)
-    assert ACCURACY.ticks(axis, 7) == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+    assert axis.ticks(7) == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
     for values in ([0.0], [1.0], [0.5, 0.5], [0.0, 1.0], [0.58, 0.6]):
-        axis = accuracy_axis(values)
+        axis = Axis.upward(values)
         assert axis.low <= min(values) <= max(values) <= axis.high
-        ticks = ACCURACY.ticks(axis, 7)
+        ticks = axis.ticks(7)
         assert (ticks[0], ticks[-1]) == (round(axis.low, 12), round(axis.high, 12))
         assert len(ticks) <= 8
 
 
+@pytest.mark.parametrize("value", [0.0, 0.5, 0.98, 1.0])
+def test_where_all_accuracies_are_the_same_the_axis_stays_within_0_and_100_percent(
+    value: float,
+) -> None:
+    (figure, _) = accuracy_figures([Group("flat", [run_of(value, value, value)])])
+    assert drawn(figure, "rounds") == {"level 1": [(1, value), (2, value), (3, value)]}
+    axis = Axis.upward([value] * 3)
+    assert 0 <= axis.low <= value <= axis.high <= 1
+    labels = [axis.scale.text(tick) for tick in axis.ticks(7)]
+    assert len(set(labels)) == len(labels) >= 3
+    if value == 1.0:
+        assert labels == ["99 %", "99.2 %", "99.4 %", "99.6 %", "99.8 %", "100 %"]
+
+
+def test_a_perplexity_that_does_not_change_has_an_axis_of_different_ticks() -> None:
+    axis = Axis.upward([120.0, 120.0], PERPLEXITY)
+    labels = [axis.scale.text(tick) for tick in axis.ticks(7)]
+    assert len(set(labels)) == len(labels) >= 3
+
+
+def test_labels_of_levels_that_are_always_right_are_inside_the_picture() -> None:
+    record = fleet()
+    line = round_of(1, record)
+    for level in line["levels"].values():
+        level["accuracy"] = 1.0
+        for each in level["exits"].values():
+            each["accuracy"] = 1.0
+    figure = front_figure([Group("right", [run_data([line], record)])])
+    assert figure is not None
+    places = re.findall(r'class="label"[^>]* y="([^"]*)"', str(figure.charts["macs"]))
+    assert len(places) == 4
+    assert all(float(place) > 9 for place in places)  # letters are 9 high
+
+
 def test_rounds_are_told_in_whole_numbers() -> None:
-    scale = Scale("round", whole=True)
-    assert scale.ticks(Axis(1, 3, 0, 1), 6) == [1, 2, 3]
+    scale = Scale("round", "whole")
+    assert Axis(scale, 1, 3, 0, 1).ticks(6) == [1, 2, 3]
     assert scale.text(1200) == "1200"
     assert Scale("bytes", unit="B").text(1200) == "1.2 kB"

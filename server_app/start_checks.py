@@ -30,12 +30,12 @@ from server_app.record.files import FLEET_FILE, METRICS_FILE
 from server_app.record.fleet_record import require_same_data
 from server_app.record.metrics import read_metrics
 from server_app.report.amounts import counted
-from strategies.checking import checks_before_a_run, findings
 from strategies.coverage import require_full_model
 from strategies.federation import FederationError, named
 from strategies.levels.cost import training_memory
 from strategies.levels.plan_cache import kept
 from strategies.methods.choosing.choosing import ChoosingStrategy
+from strategies.network_checks import checks_before_a_run, findings
 from strategies.nodes.enrolment import Client
 from strategies.round import NestedStrategy
 

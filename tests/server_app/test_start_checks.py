@@ -9,8 +9,8 @@ import torch
 
 from data.cache import cache_dir
 from server_app import app as server
-from server_app.checking import check
 from server_app.config.composing import ConfigError, compose
+from server_app.start_checks import check
 from tests.support.grids import InProcessGrid
 from tests.support.own_files import write_photos
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from client_app.attacks import amplified, poisoned
 from protocol.attack import Sabotage
 from tests.support.toy_training import digits
-from training.attacks import amplified, poisoned
 
 
 def test_shuffled_labels_are_the_same_labels_in_other_places_and_the_same_in_every_round() -> None:

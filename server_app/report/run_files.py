@@ -1,4 +1,4 @@
-"""Reads a run's directory for the report: also of a run that goes on, was killed, or is old."""
+"""Reads a run's directory for the report, also of a run that goes on, was killed, or is old."""
 
 from __future__ import annotations
 

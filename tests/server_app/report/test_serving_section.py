@@ -13,15 +13,22 @@ from markupsafe import Markup
 
 from inference.topology import Node, Topology
 from server_app.record.serving_settings import Cell
-from server_app.report.cards import cards_of
-from server_app.report.curves import accuracy_figures
+from server_app.report.blocks import Figures, Table
+from server_app.report.charts import Figure
 from server_app.report.grouping import Group, grouped
-from server_app.report.node_tree import MOST_IN_A_ROW, tree_chart
-from server_app.report.page import SECTIONS, write_report
+from server_app.report.page import write_report
 from server_app.report.run_data import RunData
-from server_app.report.setting_figures import Variant, settings_figure, settings_table
-from server_app.report.system_section import SystemSection, system_section, topology_of
-from server_app.report.tables import groups_table
+from server_app.report.scores import accuracy_figures, cards_of, groups_table
+from server_app.report.serving_section import (
+    MOST_IN_A_ROW,
+    Variant,
+    serving_blocks,
+    settings_figure,
+    settings_table,
+    topology_of,
+    tree_chart,
+)
+from tests.server_app.report.test_page import SECTIONS
 from tests.support.recorded_runs import (
     PAPERS_SETTINGS,
     fleet,
@@ -43,14 +50,19 @@ def system(
     return run_data(lines, record, config, name=f"{weights}-{own}-{seed}")
 
 
-def section(*runs: RunData) -> SystemSection:
-    found = system_section(grouped(runs))
-    assert found is not None
-    return found
+class Section:
+    """The blocks about the systems of runs, by their kind."""
+
+    def __init__(self, *runs: RunData, with_settings: bool = True) -> None:
+        blocks = serving_blocks(grouped(runs), with_settings=with_settings)
+        self.tables = [each for each in blocks if isinstance(each, Table)]
+        shown = [figure for each in blocks if isinstance(each, Figures) for figure in each.figures]
+        self.trees = [each.charts["nodes"] for each in shown if "nodes" in each.charts]
+        self.figures: list[Figure] = [each for each in shown if "nodes" not in each.charts]
 
 
 def texts(drawing: Markup | None) -> list[str]:
-    """Return what is written in a drawing, without what is told of its parts."""
+    """Return the texts of a drawing, without the titles of its parts."""
     assert drawing is not None
     return ["".join(each.itertext()) for each in ElementTree.fromstring(drawing).iter("text")]
 
@@ -61,7 +73,7 @@ def titles(drawing: Markup | None) -> list[str]:
 
 
 def test_nodes_are_drawn_with_what_they_serve_and_transfer() -> None:
-    tree = section(system()).tree
+    (tree,) = Section(system()).trees
     # 25 requests arrive at each of four devices: 20 are served there, and 5 go on. Of the 10 at
     # each edge server, 15 of 20 are served there; the cloud has the rest of both.
     found = texts(tree)
@@ -105,7 +117,7 @@ def test_many_nodes_leave_no_room_for_their_names() -> None:
 
 
 def test_exits_are_told_with_what_they_serve_and_their_accuracy() -> None:
-    table = section(system()).tables[0]
+    table = Section(system()).tables[0]
     # In round 2 the best reach 0.9 / 2: levels 1 to 3 are 6, 4 and 2 points below.
     assert table.columns == ["", "nodes", "arrive", "served", "share", "accuracy"]
     assert table.rows == [
@@ -114,19 +126,19 @@ def test_exits_are_told_with_what_they_serve_and_their_accuracy() -> None:
         ["exit 3", "1", "0", "5", "5.0 %", "43.0 %"],
         ["system", "7", "100", "100", "100.0 %", "50.0 %"],
     ]
-    seeds = section(system(0.5), system(0.6, seed=1)).tables[0]
+    seeds = Section(system(0.5), system(0.6, seed=1)).tables[0]
     assert seeds.rows[-1][-1] == "55.0 (50.0 to 60.0) %"
 
 
 def test_the_system_has_a_curve_among_its_exits() -> None:
-    figure, settings = section(system()).figures
+    figure, settings = Section(system()).figures
     assert [name for _, name in figure.legend] == ["exit 1", "exit 2", "exit 3", "system"]
     assert list(figure.charts) == ["rounds"]
     assert settings.title == "Accuracy of the system by serving setting"
 
 
 def test_a_run_s_settings_are_a_row_with_its_own_marked() -> None:
-    table = section(system(own="60-30-10")).tables[1]
+    table = Section(system(own="60-30-10")).tables[1]
     marked = [f"{each} (own)" if each == "60-30-10" else each for each in PAPERS_SETTINGS]
     assert table.columns == ["", *marked]
     assert table.rows == [["system", "50.0", "55.0", "60.0", "65.0", "70.0", "75.0", "80.0"]]
@@ -135,8 +147,8 @@ def test_a_run_s_settings_are_a_row_with_its_own_marked() -> None:
 def test_several_groups_have_a_row_for_what_differs_besides_their_own_settings() -> None:
     runs = [system(0.5, own, "equal", seed) for own in ("80-15-5", "5-15-80") for seed in (0, 1)]
     runs += [system(first, own, "serving") for first, own in ((0.6, "80-15-5"), (0.4, "5-15-80"))]
-    found = section(*runs)
-    assert found.tree is None
+    found = Section(*runs)
+    assert found.trees == []
     (table,) = found.tables
     assert table.rows == [
         ["strategy.weights=equal", "50.0 ± 0.0", *(f"{n}.0 ± 0.0" for n in (55, 60, 65, 70, 75)),
@@ -148,8 +160,7 @@ def test_several_groups_have_a_row_for_what_differs_besides_their_own_settings()
 
 
 def test_the_table_is_left_out_where_a_comparison_has_it() -> None:
-    found = system_section(grouped([system(), system(weights="flops")]), with_settings=False)
-    assert found is not None
+    found = Section(system(), system(weights="flops"), with_settings=False)
     assert (found.tables, len(found.figures)) == ([], 1)
 
 
@@ -162,10 +173,13 @@ def test_settings_are_drawn_with_deviations_and_filled_where_runs_were_trained_f
     assert figure is not None
     assert figure.legend == [(0, "<i>")]
     chart = figure.charts["settings"]
-    assert titles(chart) == ["<i>, 80-15-5: 50.0 ± 14.1 %, trained for it", "<i>, 5-15-80: 80.0 %"]
+    assert titles(chart)[1:] == [
+        "<i>, 80-15-5: 50.0 ± 14.1 %, trained for it",
+        "<i>, 5-15-80: 80.0 %",
+    ]
     assert [each for each in texts(chart) if "-" in each] == ["80-15-5", "5-15-80"]
     assert re.findall(r'<circle class="([^"]*)"', chart) == ["dot c0", "dot hollow c0"]
-    heights = re.findall(r'<path class="range c0" d="M[\d.]+ ([\d.]+)V([\d.]+)"', chart)
+    heights = re.findall(r'<path class="range c0" d="M[\d.]+ ([\d.]+)L[\d.]+ ([\d.]+)"', chart)
     (middle, _) = (float(each) for each in re.findall(r'cy="([\d.]+)"', chart))
     ((low, high),) = ((float(low), float(high)) for low, high in heights)
     assert middle == pytest.approx((low + high) / 2, abs=0.11)
@@ -185,7 +199,7 @@ def test_the_system_s_accuracy_stands_beside_mean_and_worst() -> None:
     assert [row[4] for row in table.rows] == ["50.0 %", "60.0 %"]
     assert "Collaborative system" in [each.title for each in accuracy_figures(grouped(runs))]
     card = cards_of(Group("one", runs[:1]))[2]
-    assert (card.name, card.value, card.note) == ("cis", "50.0 %", "the collaborative system")
+    assert card == ("cis", "50.0 %", "the collaborative system")
     scores = accuracy_figures(grouped(runs[:1]))[-1]
     assert "cis" in [name for _, name in scores.legend]
 
@@ -200,8 +214,8 @@ def test_of_nodes_that_cannot_be_read_the_system_s_accuracy_is_told_alone(
 ) -> None:
     run = run_data(system().lines, config=config)  # type: ignore[arg-type]
     assert topology_of(run) is None
-    found = section(run)
-    assert found.tree is None
+    found = Section(run)
+    assert found.trees == []
     assert [name for _, name in found.figures[0].legend] == ["system"]
 
 
@@ -215,7 +229,7 @@ def test_a_report_has_the_section_where_there_is_a_system(tmp_path: Path) -> Non
         write_report([run], tmp_path / "report.html")
         pages[name] = (tmp_path / "report.html").read_text(encoding="utf-8")
     names = [re.findall(r'<section id="(\w+)"', page) for page in pages.values()]
-    assert names[1] == [name for name, _ in SECTIONS]
+    assert names[1] == SECTIONS
     assert [name for name in names[0] if name not in names[1]] == ["system"]
     assert names[0].index("system") == names[0].index("fleet") - 1
     assert 'href="#system"' in pages["with"]
