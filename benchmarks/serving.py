@@ -29,7 +29,7 @@ from data.clients import global_test
 from data.images import ImageData
 from inference.serving.metrics import process_memory
 from inference.serving.wire import DEGRADED, LIMITED, MEDIA_TYPE, Answers, pack
-from nestfl.serving_tree import Tree
+from nestfl.commands.serving_tree import Tree
 from server_app.trained_level import TrainedRun
 
 SIZES = (1, 1, 1, 2, 4, 16)

@@ -158,11 +158,12 @@ def probe(task: Task, settings: TrainSettings) -> Probe:
             file.parent.mkdir(parents=True, exist_ok=True)
             # Other nodes of this machine wait, rather than measure beside this one.
             stack.enter_context(FileLock(f"{file}.lock"))
-        speed, when = kept_speed(file, key), "measured earlier"
+        speed, when = kept_speed(file, key), f"measured earlier, kept in {file}"
         if speed is None:
-            speed, when = measure(task, settings).samples_per_second, "measured now"
-            keep_speed(file, key, speed)
-    return Probe(memory, speed, f"{when}, kept in {file}")
+            speed = measure(task, settings).samples_per_second
+            kept = keep_speed(file, key, speed)
+            when = f"measured now, kept in {file}" if kept else "measured now"
+    return Probe(memory, speed, when)
 
 
 def _key(task: Task, settings: TrainSettings, device: torch.device) -> str:
@@ -198,8 +199,8 @@ def kept_speed(file: Path, key: str) -> float | None:
         return None
 
 
-def keep_speed(file: Path, key: str, speed: float) -> None:
-    """Keep a speed in a file, whole or not at all."""
+def keep_speed(file: Path, key: str, speed: float) -> bool:
+    """Keep a speed in a file, whole or not at all; return whether it is kept."""
     unfinished = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         unfinished.write_text(json.dumps({"of": key, "samples_per_second": speed}))
@@ -208,6 +209,8 @@ def keep_speed(file: Path, key: str, speed: float) -> None:
         log.warning("the measured speed is not kept: %s", error)
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
+        return False
+    return True
 
 
 def budget(probe: Probe, memory_bytes: int, samples_per_second: float) -> float:
@@ -234,9 +237,9 @@ def measured_budget(task: Task, settings: TrainSettings) -> float:
     parameters = sum(p.numel() for p in task.build(Slice(), device="meta").parameters())
     found = budget(measured, BYTES_PER_PARAMETER * parameters, SAMPLES_PER_SECOND)
     log.info(
-        "budget %.3g: %.4g examples/s at width %g of %s in %d threads on %s (%s), %s memory free",
+        "budget %.3g: %.4g examples/s at width %g of %s on %s, threads: %d (%s), %s memory free",
         *(found, measured.samples_per_second, REFERENCE_WIDTH, task.model),
-        *(torch.get_num_threads(), choose_device(settings.device), measured.when),
+        *(choose_device(settings.device), torch.get_num_threads(), measured.when),
         f"{measured.memory_bytes / 1e9:.1f} GB",
     )
     return found

@@ -1,5 +1,5 @@
 """`python -m nestfl` is `nestfl`."""
 
-from nestfl.cli import app
+from nestfl.commands import app
 
 app(prog_name="nestfl")

@@ -10,7 +10,10 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+import nestfl
+
+APP = Path(nestfl.APP)
+"""The app of this process."""
 SETTINGS = ("pyproject.toml", ".gitignore")
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 
 FOLDER = "plugins"
@@ -122,6 +121,8 @@ def search_installed_too() -> None:
 
 def installed() -> dict[str, Path]:
     """Return where the plugins of installed packages lie, by the names of their entry points."""
+    from importlib.metadata import entry_points  # a fifth of a start: not for --help
+
     found = {}
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda each: each.name):
         spec = importlib.util.find_spec(point.module)
@@ -186,9 +187,9 @@ def is_ours(kind: type) -> bool:
     """Return whether a class is one of nestfl's own: an error of such a class says all there is."""
     module = kind.__module__
     package = module.partition(".")[0]
-    return module == __name__ or (
-        package != __name__ and (Path(__file__).parents[1] / package / "__init__.py").is_file()
-    )
+    beside = Path(__file__).parents[1] / package / "__init__.py"
+    # Where nestfl is installed, its own package does not lie beside this one.
+    return module == __name__ or (package != __name__ and (package == "nestfl" or beside.is_file()))
 
 
 def place_of(error: BaseException, plugin: Plugin) -> str | None:

@@ -20,7 +20,7 @@ BESIDE = {
 
 def command_pages() -> dict[str, str]:
     """Return the Markdown of the page, by its place in the site."""
-    from nestfl.cli import app
+    from nestfl.commands import app
 
     parent = click.Context(app, info_name="nestfl", **app.context_settings)
     parts = ["# Commands", f"{app.help} `nestfl COMMAND --help` says what is here, too."]

@@ -13,10 +13,12 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 @cache
 def packages() -> tuple[str, ...]:
-    """Return the names of the packages that nestfl installs."""
+    """Return the names of nestfl's packages: the command line, and those of the app."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
-    found = project["tool"]["setuptools"]["packages"]["find"]["include"]
-    return tuple(name.rstrip("*") for name in found)
+    sent = project["tool"]["flwr"]["app"]["fab-include"]
+    folders = {pattern.partition("/")[0] for pattern in sent}
+    code = {name for name in folders if (PROJECT / name / "__init__.py").is_file()}
+    return tuple(sorted({"nestfl", *code}))
 
 
 @cache

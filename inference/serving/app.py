@@ -15,6 +15,7 @@ from inference.serving.node import Node
 from inference.serving.refusal import (
     BusyError,
     MalformedError,
+    MisplacedError,
     RefusedError,
     TooLargeError,
     TooSlowError,
@@ -26,6 +27,10 @@ PATIENCE = 20.0
 """Seconds within which a body has to arrive."""
 MOST_BODIES = 16
 """Largest bodies that may be in memory while they arrive; waiting samples count separately."""
+
+LAST_UNIT = 99999
+LONGEST_UNIT = 40
+"""Letters of a unit that are read, and said again where there is no such unit."""
 
 log = logging.getLogger("nestfl.serve")
 
@@ -40,16 +45,21 @@ def make_app(node: Node, token: str, close: Callable[[], Awaitable[None]] | None
             await close()
 
     bodies = Bodies(MOST_BODIES * max(map(node.largest_body, node.facts.takes)))
-    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,  # a redirect would name the Host that the caller sent
+    )
 
     @app.post("/v1/predict")
     async def predict(request: Request) -> Response:
-        return await answered(request, 0)
+        return await answered(request)
 
     @app.post("/v1/continue/{unit}")
     async def go_on(request: Request, unit: str) -> Response:
-        known = unit.isascii() and unit.isdigit() and len(unit) < 6 and int(unit) > 0
-        return await answered(request, int(unit) if known else -1)
+        return await answered(request, unit)
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
@@ -62,9 +72,10 @@ def make_app(node: Node, token: str, close: Callable[[], Awaitable[None]] | None
         facts = node.facts
         return JSONResponse({"name": facts.name, "exit": facts.exit, "parents_up": parents})
 
-    async def answered(request: Request, start: int) -> Response:
+    async def answered(request: Request, unit: str | None = None) -> Response:
         check_token(request, token)
         left = time_left(request)
+        start = 0 if unit is None else unit_of(unit)
         samples = node.read(await bodies.read(request, node.largest_body(start)), start)
         return Response(await node.answer(samples, left), media_type=MEDIA_TYPE)
 
@@ -86,6 +97,16 @@ def make_app(node: Node, token: str, close: Callable[[], Awaitable[None]] | None
         return JSONResponse({"error": "the node failed to answer this request"}, 500)
 
     return app
+
+
+def unit_of(text: str) -> int:
+    """Return the unit that a path names."""
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < LONGEST_UNIT else 0
+    if not 0 < number <= LAST_UNIT:
+        raise MisplacedError(
+            f"unit {text[:LONGEST_UNIT]!r}: expected the number of a unit, 1 to {LAST_UNIT}"
+        )
+    return number
 
 
 def check_token(request: Request, token: str) -> None:

@@ -41,6 +41,8 @@ BATCH_WAIT = 0.002
 """Default of the seconds that Ray waits for a batch to fill."""
 MOST_REQUESTS = 256
 """Requests that a replica has at a time; up to `most_waiting` more wait in Ray's queue."""
+WORKERS = {"worker_process_setup_hook": "nestfl.use_app"}
+"""Lets Ray's workers import this module: the nestfl of each machine finds it for them."""
 
 
 class RayBatcher:
@@ -129,7 +131,8 @@ def serve_on_ray(folder: Path, settings: ServeSettings, replicas: Replicas) -> N
     name, there = read_facts(folder).name, os.environ.get("RAY_ADDRESS")
     if not ray.is_initialized():
         local: dict[str, Any] = {} if there else {"include_dashboard": False}
-        ray.init(there or "local", log_to_driver=False, logging_level=logging.WARNING, **local)
+        local |= {"log_to_driver": False, "logging_level": logging.WARNING}
+        ray.init(there or "local", runtime_env=WORKERS, **local)
     found = serve.status()
     if found.proxies or found.applications:
         served = ", ".join(found.applications) or "nothing yet"

@@ -3,18 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import yaml
-from rich.console import Console
+import click
 
 import plugins
-from models import Task, family
-from server_app.config.typed import choose_from
-from strategies.network_checks import CHECKS, Finding, failed, findings
+from nestfl.commands.group import app
+from nestfl.commands.shared_options import SIZES, refuse
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from models import Task
+    from strategies.network_checks import Finding
+
+
+@app.command(
+    "check-model",
+    epilog="""\b
+    Examples:
+      nestfl check-model mine.py
+      nestfl check-model mine.py --model twin norm=gn
+      nestfl check-model examples/distilbert.py size=4 vocabulary=100
+
+    Ends with 1 where a network lacks a property.""",
+)
+@click.argument(
+    "plugin",
+    help="A Python file or package with networks of your own, or the name of an installed one.",
+)
+@click.argument(
+    "options", nargs=-1, metavar="[OPTION=VALUE]...", help="Options of the network's constructor."
+)
+@click.option("--model", metavar="NAME", help="One of its networks; all of them if not given.")
+@click.option("--classes", "num_classes", metavar="N", type=SIZES, default=10, help="Of the data.")
+@click.option("--channels", "in_channels", metavar="N", type=SIZES, default=3, help="Of an image.")
+@click.option("--image-size", metavar="N", type=SIZES, default=32, help="Height and width.")
+@click.option("--tokens", metavar="N", type=SIZES, default=16, help="Tokens of a text.")
+def check_model_command(
+    plugin: str, options: tuple[str, ...], model: str | None, **shape: Any
+) -> None:
+    """Check every property of slicing on networks of your own, and say what to change."""
+    try:
+        raise SystemExit(check(plugin, model, options, shape))
+    except ValueError as error:
+        refuse("check-model", error)
 
 
 def check(place: str, model: str | None, options: Sequence[str], shape: Mapping[str, int]) -> int:
     """Check the networks of a plugin, show what was found, and return the exit code."""
+    from rich.console import Console
+
+    from server_app.config.typed import choose_from
+    from strategies.network_checks import CHECKS, failed, findings
+
     plugin = plugins.load(place)
     offered = [name for group, name in plugin.offers if group == "model"]
     if model is not None and model not in offered:
@@ -44,6 +86,11 @@ def show(found: Finding, console: Console) -> None:
 
 def _task(model: str, options: Sequence[str], shape: Mapping[str, int]) -> Task:
     """Return the network with its options, as typed."""
+    import yaml
+
+    from models import Task, family
+    from server_app.config.typed import choose_from
+
     values = {}
     for option in options:
         key, equals, value = option.partition("=")

@@ -6,29 +6,77 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+import click
 
 import plugins
-from data.homes import with_home
-from nestfl.comparing.comparison import Comparison
-from nestfl.comparing.outcome import Known, Outcome
-from nestfl.comparing.result_tables import ResultTable
-from nestfl.comparing.results import Target
-from nestfl.comparing.run_bars import comparison_display_on
-from nestfl.comparing.running import Progress, Slots, run_trials, visible_gpus
-from nestfl.comparing.trials import SEED, Trial, comparison_name, expand, same_value
-from nestfl.launching.flower import LaunchError
-from nestfl.launching.gpus import cores, free_memory_of_gpus
-from nestfl.launching.stopping import Stopped, stop_request
-from server_app.config.composing import Config, compose_and_tell
-from server_app.config.typed import ConfigError
-from server_app.record.files import COMPARISON_FILE, LAUNCHER_LOCK, make_directory
-from server_app.record.locking import PATIENCE, Lock
-from server_app.start_checks import check
+from nestfl.commands.group import app
+from nestfl.commands.shared_options import A_SHARE, THREAD_COUNT, plugin_option
+from nestfl.commands.takes_overrides import TakesOverrides
 
-APP_DIR = Path(__file__).resolve().parents[2]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nestfl.comparing.comparison import Comparison
+    from nestfl.comparing.result_tables import ResultTable
+    from nestfl.comparing.running import Progress, Slots
+    from nestfl.comparing.trials import Trial
+    from server_app.config.composing import Config
+
+TARGET_SCORES = ("mean", "worst", "full model", "cis", "local", "personal")
+"""Those of nestfl/comparing/results.py, which is not loaded for a start."""
+
+
+@app.command(
+    "compare",
+    cls=TakesOverrides,
+    epilog="""\b
+    Examples:
+      nestfl compare strategy=scalefl,heterofl,fedavg seed=0,1,2 rounds=30
+      nestfl compare experiment=bench_digits strategy=scalefl,heterofl seed=range(0,5)
+      nestfl compare strategy=heterofl strategy.dynamic=false,true seed=0,1,2 --target 0.9
+      nestfl compare strategy=scalefl,heterofl scalefl.beta=0,0.1 heterofl.dynamic=true seed=0,1,2
+
+    NAME.OPTION is strategy.OPTION for the runs of that strategy alone.
+
+    The same command goes on where it was stopped; one more seed or strategy is added to the runs
+    that are there.""",
+)
+@click.argument(
+    "overrides",
+    nargs=-1,
+    metavar="[KEY=VALUE,VALUE...]...",
+    help="Settings that differ from conf/; of those with several values all combinations are run. "
+    "NAME.OPTION is for the strategy NAME alone.",
+)
+@click.option(
+    "--jobs",
+    metavar="N",
+    type=THREAD_COUNT,
+    help="Runs at a time; as many as there are GPUs or cores if not given, one on Ray.",
+)
+@click.option(
+    "--baseline",
+    metavar="KEY=VALUE",
+    help="The choice that the others are compared to; the first strategy if not given.",
+)
+@click.option(
+    "--target",
+    metavar="SHARE",
+    type=A_SHARE,
+    help="Accuracy to reach; if not given one that all have reached, but not below chance.",
+)
+@click.option(
+    "--target-score",
+    type=click.Choice(TARGET_SCORES),
+    default=TARGET_SCORES[0],
+    help="Which accuracy is to reach it: the levels' mean if not given.",
+)
+@plugin_option(expose=True)
+def compare_command(**request: Any) -> None:
+    """Run all combinations of settings, and show what can be said of them."""
+    raise SystemExit(compare(Request(**request)))
 
 
 @dataclass(frozen=True)
@@ -41,20 +89,22 @@ class Request:
     """As KEY=VALUE: the choice that others are compared to."""
     target: float | None = None
     """The accuracy to reach, as a share."""
-    target_score: str = Target.score
+    target_score: str = TARGET_SCORES[0]
     """Which accuracy: one of `TARGETS`."""
     plugin: Sequence[str] = ()
     """Files and packages of the user's own, which are loaded already."""
 
     def trials(self) -> list[Trial]:
         """Return the runs to compare; on the local engine, unless another is named."""
+        from nestfl.comparing.trials import expand
+
         named = any(text.startswith("engine=") for text in self.overrides)
         return expand([*([] if named else ["engine=local"]), *self.overrides])
 
     def command(self) -> list[str]:
         """Return the command that goes on with it."""
         options = {"--jobs": self.jobs, "--baseline": self.baseline, "--target": self.target}
-        if self.target_score != Target.score:
+        if self.target_score != TARGET_SCORES[0]:
             options["--target-score"] = self.target_score
         given = [(name, str(value)) for name, value in options.items() if value is not None]
         given += [("--plugin", place) for place in self.plugin]
@@ -63,6 +113,14 @@ class Request:
 
 def compare(request: Request) -> int:
     """Run what has not run yet, show the table, and return the exit code."""
+    from rich.console import Console
+
+    from nestfl.comparing.outcome import Known, Outcome
+    from nestfl.comparing.results import Target
+    from nestfl.launching.flower import LaunchError
+    from server_app.record.files import LAUNCHER_LOCK
+    from server_app.record.locking import PATIENCE, Lock
+
     console, errors = Console(), Console(stderr=True)
     with ExitStack() as held:
         try:
@@ -92,6 +150,13 @@ def compare(request: Request) -> int:
 
 def _comparison(trials: Sequence[Trial]) -> Comparison:
     """Compose all configurations, to know at once whether they are right, and make the folder."""
+    from data.homes import with_home
+    from nestfl.comparing.comparison import Comparison
+    from nestfl.comparing.trials import comparison_name
+    from server_app.config.composing import Config, compose_and_tell
+    from server_app.config.typed import ConfigError
+    from server_app.record.files import COMPARISON_FILE, make_directory
+
     configs, told = list[Config](), dict[str, None]()
     for trial in trials:
         try:
@@ -112,6 +177,9 @@ def _comparison(trials: Sequence[Trial]) -> Comparison:
 
 def _check(trials: Sequence[Trial], configs: Sequence[Config]) -> None:
     """Check what runs start from, before the first of them: once for all that differ by chance."""
+    from server_app.config.typed import ConfigError
+    from server_app.start_checks import check
+
     seen = set()
     for trial, config in zip(trials, configs, strict=True):
         alike = repr(replace(config, seed=0, dataset=replace(config.dataset, seed=0)))
@@ -127,6 +195,9 @@ def _check(trials: Sequence[Trial], configs: Sequence[Config]) -> None:
 
 def _baseline(request: Request, trials: Sequence[Trial]) -> Mapping[str, str]:
     """Return the choice that others are compared to: the first strategy, or else the first one."""
+    from nestfl.comparing.trials import SEED, same_value
+    from server_app.config.typed import ConfigError
+
     offered: dict[str, list[str]] = {}
     for trial in trials:
         for key, value in trial.group.items():
@@ -151,6 +222,9 @@ def _baseline(request: Request, trials: Sequence[Trial]) -> Mapping[str, str]:
 
 def _slots(request: Request, config: Config) -> Slots:
     """Return how many runs there are at a time: by the cores, the GPUs, or as asked for."""
+    from nestfl.comparing.running import Slots, visible_gpus
+    from nestfl.launching.gpus import cores, free_memory_of_gpus
+
     wants_gpu = config.train.device in ("auto", "cuda")
     gpus = visible_gpus(len(free_memory_of_gpus())) if wants_gpu else ()
     if config.engine == "ray":
@@ -162,6 +236,11 @@ def _slots(request: Request, config: Config) -> Slots:
 def _run(
     comparison: Comparison, slots: Slots, request: Request, console: Console, errors: Console
 ) -> int:
+    from nestfl.bundle import APP
+    from nestfl.comparing.run_bars import comparison_display_on
+    from nestfl.comparing.running import run_trials
+    from nestfl.launching.stopping import Stopped, stop_request
+
     left = comparison.unfinished()
     if not left:
         return 0
@@ -174,7 +253,7 @@ def _run(
     )
     try:
         with stop_request() as stop, comparison_display_on(console) as display:
-            progress = run_trials(comparison, slots, display, stop, APP_DIR)
+            progress = run_trials(comparison, slots, display, stop, APP)
     except Stopped as stopped:
         again = shlex.join(request.command())
         errors.out(f"nestfl compare: stopped. Go on with: {again}", highlight=False)

@@ -7,34 +7,56 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+import click
 
-from data.broken import Broken, BrokenFilesError
-from data.clients import splits_of
-from data.homes import with_home
-from data.listing import guessed
-from data.overview import (
-    Dealt,
-    Found,
-    broken_in,
-    class_counts,
-    class_names,
-    dealt,
-    found_in,
-    labels_of_split,
-    notes,
-    test_part,
-)
-from data.spec import DatasetSpec
-from nestfl.watching.log_colours import colour_for_terminals
+from nestfl.commands.group import app
+from nestfl.commands.shared_options import FILE, refuse
+from nestfl.commands.takes_overrides import TakesOverrides
 from protocol.printable import printable
-from server_app.config.composing import ConfigError, compose_dataset
-from server_app.config.overrides import with_absolute_paths
-from server_app.report.amounts import counted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from data.broken import Broken
+    from data.overview import Dealt, Found
+    from data.spec import DatasetSpec
+
+
+@app.command(
+    "data",
+    cls=TakesOverrides,
+    epilog="""\b
+    Examples:
+      nestfl data photos/
+      nestfl data reviews.csv dataset.text=body dataset.label=stars
+      nestfl data watch.parquet dataset.label=exercise dataset.window=100
+      nestfl data photos/ dataset.partition=dirichlet fleet.clients=10 --plot p.svg
+      nestfl data dataset=cifar10 dataset.path=cifar""",
+)
+@click.argument(
+    "arguments",
+    nargs=-1,
+    metavar="[PATH] [KEY=VALUE]...",
+    help="A folder or a file, and settings that differ from conf/, as of nestfl run.",
+)
+@click.option(
+    "--plot", metavar="FILE", type=FILE, help="Draw classes and clients to this .svg or .png file."
+)
+@click.option("--json", is_flag=True, help="Print JSON instead of tables.")
+def data_command(arguments: tuple[str, ...], plot: Path | None, json: bool) -> None:
+    """Look at data: classes, sizes, broken files, and what each client would get."""
+    try:
+        looked = look(arguments)
+        if plot is not None:
+            draw(looked, plot)
+    except (ValueError, OSError) as error:
+        refuse("data", error)
+    click.echo(as_json(looked)) if json else show(looked)
+    raise SystemExit(2 if looked.problem else 0)
+
 
 SHADES = " ░▒▓█"
 MOST_CLASSES, MOST_CLIENTS, MOST_BROKEN = 40, 40, 50
@@ -63,6 +85,20 @@ class Looked:
 
 def look(arguments: Sequence[str]) -> Looked:
     """Look at the data that a run with these overrides would take."""
+    from data.broken import BrokenFilesError
+    from data.clients import splits_of
+    from data.overview import (
+        broken_in,
+        class_counts,
+        dealt,
+        found_in,
+        labels_of_split,
+        test_part,
+    )
+    from nestfl.watching.log_colours import colour_for_terminals
+    from server_app.config.composing import compose_dataset
+    from server_app.config.overrides import with_absolute_paths
+
     colour_for_terminals()
     overrides = with_absolute_paths(Path.cwd(), _overrides(arguments))
     spec = compose_dataset(overrides, look=False)
@@ -84,6 +120,10 @@ def look(arguments: Sequence[str]) -> Looked:
 
 def _overrides(arguments: Sequence[str]) -> list[str]:
     """Return the arguments as overrides: a path says what kind of data it is."""
+    from data.homes import with_home
+    from data.listing import guessed
+    from server_app.config.composing import ConfigError
+
     settings = [text for text in arguments if re.match(r"[\w.+~]+=", text)]
     paths = [text for text in arguments if text not in settings]
     if not paths:
@@ -103,6 +143,8 @@ def _chooses_data(settings: Sequence[str]) -> bool:
 
 def show(looked: Looked, console: Console | None = None) -> None:
     """Print what was seen, what is wrong with it, and a line for each client."""
+    from rich.console import Console
+
     console = console or Console()
     for line in _facts(looked):
         _say(console, line)
@@ -165,6 +207,8 @@ def _facts(looked: Looked) -> list[str]:
 
 def _series_facts(spec: DatasetSpec, found: Found | None) -> list[str]:
     """Return what is read of a table of numbers."""
+    from server_app.report.amounts import counted
+
     columns = spec.columns or ()
     each = "rows" if spec.length == 1 else f"series of {spec.length} steps"
     lines = [f"taken as: {each} of {counted(len(columns), 'column')}"]
@@ -175,6 +219,11 @@ def _series_facts(spec: DatasetSpec, found: Found | None) -> list[str]:
 
 
 def _class_table(looked: Looked) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from data.overview import class_names
+
     spec = looked.spec
     table = Table("class", "train", "test")
     for column in table.columns[1:]:
@@ -188,6 +237,9 @@ def _class_table(looked: Looked) -> Table:
 
 
 def _show_dealt(console: Console, looked: Looked, parted: Dealt) -> None:
+    from data.overview import notes
+    from server_app.report.amounts import counted
+
     spec = looked.spec
     console.print(
         f"partition {spec.partition}: {counted(len(parted.names), 'client')}; how many examples "
@@ -214,6 +266,8 @@ def _shade(count: int, most: int) -> str:
 
 
 def as_json(looked: Looked) -> str:
+    from data.overview import class_names
+
     spec, found = looked.spec, looked.found
     told: dict[str, Any] = {
         "dataset": spec.name,
@@ -248,6 +302,9 @@ def as_json(looked: Looked) -> str:
 
 def draw(looked: Looked, path: Path) -> None:
     """Draw how many examples of each class each client has."""
+    from data.overview import class_names
+    from server_app.config.composing import ConfigError
+
     if looked.dealt is None:
         raise ConfigError(f"nothing to draw: {looked.problem}")
     from matplotlib.figure import Figure

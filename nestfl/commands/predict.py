@@ -9,31 +9,104 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-from torch import Tensor
+import click
 
-from data.broken import Broken
-from data.clients import global_test
-from data.inputs import Inputs, read_inputs
-from data.spec import DatasetSpec
-from inference import Answers
-from nestfl.watching.log_colours import colour_for_terminals
+from data.ranges import Range
+from nestfl.commands.group import app
+from nestfl.commands.shared_options import A_SHARE, COUNT, FILE, LEVEL, POSITIVE, number, refuse
 from protocol.printable import printable
-from server_app.predictor import (
-    TO_THE_END,
-    Outcome,
-    Plan,
-    Predictor,
-    Result,
-    Watch,
-    compare,
-    unwatched,
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import Tensor
+
+    from data.broken import Broken
+    from data.inputs import Inputs
+    from data.spec import DatasetSpec
+    from inference import Answers
+    from server_app.predictor import Outcome, Plan, Predictor, Result, Watch
+    from server_app.trained_level import RestoredLevel
+
+
+@app.command(
+    "predict",
+    epilog="""\b
+    Examples:
+      nestfl predict runs/RUN photos/ --budget 0.7 --output answers.csv
+      nestfl predict runs/RUN --table""",
 )
-from server_app.trained_level import RestoredLevel, load_level
+@click.argument("run", type=FILE, help="A run directory, or a checkpoint in one.")
+@click.argument(
+    "inputs",
+    required=False,
+    type=FILE,
+    help="A folder of images, an image, parquet, .npz, or .csv for tables; the run's test set if "
+    "not given.",
+)
+@click.option(
+    "--level", metavar="N", type=LEVEL, help="The level that answers; the largest if not given."
+)
+@click.option(
+    "--best", is_flag=True, help="Answer from the run's best checkpoint on validation data."
+)
+@click.option(
+    "--budget",
+    metavar="SHARE",
+    type=POSITIVE,
+    help="Average cost: a share of the MACs of always running to the end.",
+)
+@click.option(
+    "--budget-ms",
+    metavar="MS",
+    type=POSITIVE,
+    help="Average cost: milliseconds a sample, as measured here.",
+)
+@click.option(
+    "--threshold",
+    metavar="SHARE",
+    type=A_SHARE,
+    help="Confidence from which on a sample leaves, at all exits.",
+)
+@click.option(
+    "--max-loss",
+    metavar="POINTS",
+    type=number(Range(0, 100)),
+    help="The least cost that loses so many points of accuracy on validation.",
+)
+@click.option(
+    "--batch-size", metavar="N", type=COUNT, default=256, help="Samples that are answered together."
+)
+@click.option(
+    "--output", metavar="FILE", type=FILE, help="Write all answers to this .csv or .json file."
+)
+@click.option(
+    "--table", is_flag=True, help="Show accuracy and cost for a range of budgets instead."
+)
+@click.option(
+    "--plot",
+    metavar="FILE",
+    type=FILE,
+    help="Draw accuracy against cost to this file; as --table.",
+)
+@click.option("--json", is_flag=True, help="Print JSON instead of a table.")
+def predict_command(json: bool, **request: Any) -> None:
+    """Answer with a trained level; easy inputs leave at early exits."""
+    from rich.console import Console
+
+    from nestfl.watching.passes import watched_on
+    from strategies.federation import FederationError
+
+    try:
+        asked = Request(**request)
+        report = predict(asked, None if json else watched_on(Console(stderr=True)))
+    except (ValueError, OSError, FederationError) as error:
+        refuse("predict", error)
+    click.echo(as_json(report)) if json else show(report)
+
+    raise SystemExit(1 if report.inputs.broken else 0)
+
 
 SHOWN = 10
 """Answers that are printed; a file has them all."""
@@ -108,8 +181,14 @@ class Report:
     outcomes: Sequence[Outcome] = ()
 
 
-def predict(request: Request, watch: Watch[Tensor] = unwatched) -> Report:
+def predict(request: Request, watch: Watch[Tensor] | None = None) -> Report:
     """Answer as asked, and write what was asked for; `watch` sees each pass over batches."""
+    from rich.console import Console
+
+    from nestfl.watching.log_colours import colour_for_terminals
+    from server_app.predictor import TO_THE_END, Predictor, compare, unwatched
+    from server_app.trained_level import load_level
+
     colour_for_terminals()
     level = load_level(request.run, request.level, request.best)
     if level.dataset.holds == "language":
@@ -130,7 +209,7 @@ def predict(request: Request, watch: Watch[Tensor] = unwatched) -> Report:
         raise PredictError(f"nothing to answer for: {request.inputs} holds no inputs")
     if request.plot is not None and not inputs.labelled:
         raise PredictError("--plot draws accuracy, and these inputs have no labels")
-    predictor = Predictor(level, request.batch_size, watch)
+    predictor = Predictor(level, request.batch_size, watch or unwatched)
     if request.compares:
         report = Report(predictor, inputs, TO_THE_END, outcomes=compare(predictor, inputs))
         if request.plot is not None:
@@ -147,6 +226,9 @@ def predict(request: Request, watch: Watch[Tensor] = unwatched) -> Report:
 
 
 def _inputs(request: Request, dataset: DatasetSpec) -> Inputs:
+    from data.clients import global_test
+    from data.inputs import Inputs, read_inputs
+
     if request.inputs is not None:
         return read_inputs(request.inputs, dataset)
     test = global_test(dataset)
@@ -155,6 +237,8 @@ def _inputs(request: Request, dataset: DatasetSpec) -> Inputs:
 
 def _warn_of(broken: Sequence[Broken]) -> None:
     """Name the images that get no answer, as far as a terminal has room for them."""
+    from rich.console import Console
+
     console = Console(stderr=True)
     for each in broken[:MOST_BROKEN]:
         text = f"nestfl predict: warning: {printable(str(each))}: no answer for it"
@@ -166,6 +250,8 @@ def _warn_of(broken: Sequence[Broken]) -> None:
 
 
 def _plan(request: Request, predictor: Predictor) -> Plan:
+    from server_app.predictor import TO_THE_END
+
     if request.budget is not None:
         return predictor.plan_for_budget(request.budget, "share")
     if request.budget_ms is not None:
@@ -182,6 +268,8 @@ def _plan(request: Request, predictor: Predictor) -> Plan:
 
 def show(report: Report, console: Console | None = None) -> None:
     """Print the first answers, or the table of budgets."""
+    from rich.console import Console
+
     console = console or Console()
     _print_table(console, *(_outcomes(report) if report.outcomes else _answers(report)))
     if report.result is not None:
@@ -197,6 +285,9 @@ def show(report: Report, console: Console | None = None) -> None:
 
 def _print_table(console: Console, title: str, rows: Sequence[Mapping[str, str]]) -> None:
     """Print a table, or a line for each row where the terminal is too narrow to hold it."""
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(title=title)
     for heading in rows[0]:
         table.add_column(heading, justify="right")
@@ -219,6 +310,8 @@ def _answers(report: Report) -> tuple[str, list[dict[str, str]]]:
 
 
 def _summary(report: Report, result: Result) -> str:
+    from server_app.predictor import TO_THE_END
+
     level = report.predictor.level
     parts = [f"{_title(level)}: {len(report.inputs.data)} inputs"]
     if result.accuracy is not None:

@@ -5,29 +5,102 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+import click
 
 import plugins
-from data.homes import with_home
-from nestfl.launching.app_copy import usable_cache
-from nestfl.launching.flower import LaunchError, check_app, flower
-from nestfl.launching.ray_cluster import require_cluster
-from nestfl.launching.request import Choice, Request, choose
-from nestfl.launching.stopping import Stopped, stop_request
-from nestfl.watching.log_colours import colour_for_terminals
-from server_app.config.saved import run_directory
-from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK, claim, new_directory
-from server_app.record.locking import PATIENCE, Lock
+from data.ranges import Range
+from nestfl.commands.group import app
+from nestfl.commands.shared_options import CLIENT_COUNT, FILE, THREAD_COUNT, number, plugin_option
+from nestfl.commands.takes_overrides import TakesOverrides
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nestfl.launching.request import Choice, Request
+
+
+@app.command(
+    "run",
+    cls=TakesOverrides,
+    epilog="""\b
+    Examples:
+      nestfl run
+      nestfl run strategy=heterofl model=resnet56 rounds=50 train.lr=0.05
+      nestfl run fleet=small dataset=cifar10 dataset.path=cifar --workers 2
+      nestfl run --resume runs/20260131-120000-scalefl-resnet20-digits rounds=100
+      nestfl run engine=local rounds=2
+      nestfl run --plugin mine.py model=twin strategy=heterofl
+
+    A wrong key or choice is answered with those that there are; conf/ holds them all.""",
+)
+@click.argument(
+    "overrides",
+    nargs=-1,
+    metavar="[KEY=VALUE]...",
+    help="Settings that differ from conf/, such as strategy=heterofl or train.lr=0.05.",
+)
+@click.option(
+    "--nodes",
+    metavar="N",
+    type=CLIENT_COUNT,
+    help="Simulated clients; those of the fleet if not given.",
+)
+@click.option(
+    "--cpus-per-client",
+    metavar="N",
+    type=THREAD_COUNT,
+    default=1,
+    help="Cores that a client takes.",
+)
+@click.option(
+    "--gpus-per-client",
+    metavar="SHARE",
+    type=number(Range(0, 1024)),
+    help="Share of a GPU that a client takes; by what training needs if not given.",
+)
+@click.option(
+    "--workers",
+    metavar="N",
+    type=THREAD_COUNT,
+    help="Clients at a time; as many as there are cores if not given.",
+)
+@click.option(
+    "--run-dir",
+    metavar="FOLDER",
+    type=FILE,
+    help="Where the run's record goes; a new folder in runs/ if not given.",
+)
+@click.option(
+    "--resume", metavar="RUN", type=FILE, help="A run directory or a checkpoint to go on from."
+)
+@plugin_option(expose=True, load=False)
+@click.option("--check", is_flag=True, help="Check all that the run would start from, and stop.")
+@click.option("--quiet", is_flag=True, help="Show only how it ended.")
+def run_command(**request: Any) -> None:
+    """Train in a simulation on this machine."""
+    from nestfl.launching.request import Request
+
+    raise SystemExit(run(Request(**request)))
 
 
 def run(request: Request) -> int:
     """Run the app and return the exit code: 0 only if it has written its summary."""
+    from rich.console import Console
+
+    from nestfl.launching.app_copy import usable_cache
+
     with usable_cache():
         return _run(request, Console(), Console(stderr=True))
 
 
 def _run(request: Request, console: Console, errors: Console) -> int:
+    from nestfl.launching.flower import LaunchError
+    from nestfl.launching.request import choose
+    from nestfl.launching.stopping import Stopped
+    from nestfl.watching.log_colours import colour_for_terminals
+
     try:
         request.check_paths()
         if request.check:
@@ -47,7 +120,10 @@ def _run(request: Request, console: Console, errors: Console) -> int:
 
 def _on_ray(request: Request, console: Console, errors: Console) -> int | None:
     """Run the app in a simulation; None where its configuration asks for the other engine."""
-    from nestfl.launching.ray_run import RayRun  # not for --help
+    from nestfl.launching.flower import check_app, flower
+    from nestfl.launching.ray_cluster import require_cluster
+    from nestfl.launching.ray_run import RayRun
+    from nestfl.launching.stopping import stop_request
 
     check_app(request.app_dir)
     with stop_request() as stop, flower(request) as first:
@@ -77,7 +153,9 @@ def _on_ray(request: Request, console: Console, errors: Console) -> int | None:
 
 def _on_the_local_engine(request: Request, console: Console, errors: Console) -> int:
     """Run the app in this process, which shows its summary itself."""
-    from nestfl.launching.local_run import LocalRun  # not for --help
+    from nestfl.launching.local_run import LocalRun
+    from nestfl.launching.request import choose
+    from nestfl.watching.log_colours import colour_for_terminals
 
     colour_for_terminals()
     checked, simulation, choice = choose(request)
@@ -97,6 +175,11 @@ def _on_the_local_engine(request: Request, console: Console, errors: Console) ->
 @contextmanager
 def run_directory_of(request: Request, choice: Choice) -> Iterator[Path]:
     """Make a new run's directory, or take that of the run that goes on; no other has it then."""
+    from data.homes import with_home
+    from server_app.config.saved import run_directory
+    from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK, claim, new_directory
+    from server_app.record.locking import PATIENCE, Lock
+
     resume = request.resume_path()
     if resume is not None and request.run_dir is not None:
         raise ValueError("a run goes on in its own directory: leave out --run-dir or --resume")

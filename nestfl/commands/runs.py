@@ -7,16 +7,52 @@ import io
 import json
 import os
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import click
 
-from nestfl.run_list import RunList
-from protocol.printable import printable
-from server_app.record.run_entry import RunEntry
+from nestfl.commands.group import app
+from nestfl.commands.shared_options import FILE, refuse
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from nestfl.commands.run_list import RunList
+    from server_app.record.run_entry import RunEntry
+
+
+@app.command(
+    "runs",
+    epilog="""\b
+    Examples:
+      nestfl runs
+      nestfl runs runs/compare-seed-strategy-1f2e3d4c --csv""",
+)
+@click.argument(
+    "folder", type=FILE, default="runs", help="Runs below it are shown, those of comparisons too."
+)
+@click.option("--json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--csv", is_flag=True, help="Print CSV instead of a table.")
+def runs_command(folder: Path, json: bool, csv: bool) -> None:
+    """List all runs below a folder: how far they came, how good they are, how they ended."""
+    from nestfl.commands.run_list import RunList
+
+    try:
+        if json and csv:
+            raise ValueError("--json and --csv are both given: expected one of them")
+        found = RunList.below(folder)
+    except (ValueError, OSError) as error:
+        refuse("runs", error)
+    if json or csv:
+        click.echo(as_json(found) if json else as_csv(found))
+    else:
+        show(found)
+    for problem in problems(found):
+        click.echo(f"nestfl runs: {problem}", err=True)
+
 
 FIELDS = ("run", "method", "model", "data", "seed", "rounds", "of", "worst", "mean", "started",
           "ended", "note")  # fmt: skip
@@ -53,6 +89,8 @@ def _record(entry: RunEntry) -> dict[str, Any]:
 
 def problems(found: RunList) -> Iterator[str]:
     """Yield a line for each thing that is wrong, and one for folders that are no runs'."""
+    from protocol.printable import printable
+
     for entry in found.entries:
         if entry.note:
             told = printable(entry.note, LONGEST_NOTE)
@@ -74,6 +112,8 @@ def show(found: RunList, console: Console | None = None) -> None:
 
     A file or a pipe has room for all, unless COLUMNS says otherwise.
     """
+    from rich.console import Console
+
     console = console or Console()
     if not found.entries:
         console.print(f"no runs below {found.folder}", markup=False, highlight=False)
@@ -95,6 +135,10 @@ def _wide(found: RunList, plain: bool) -> Table:
 
 
 def _narrow(found: RunList, plain: bool) -> Table:
+    from rich.text import Text
+
+    from protocol.printable import printable
+
     table = _table(plain, ("run",))
     for entry in found.entries:
         choices = " ".join(map(printable, (entry.method, entry.model, entry.data)))
@@ -104,6 +148,9 @@ def _narrow(found: RunList, plain: bool) -> Table:
 
 
 def _table(plain: bool, names: tuple[str, ...]) -> Table:
+    from rich import box
+    from rich.table import Table
+
     if plain:
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     else:
@@ -118,6 +165,8 @@ def _table(plain: bool, names: tuple[str, ...]) -> Table:
 
 
 def _facts(entry: RunEntry, when: str) -> list[Text]:
+    from rich.text import Text
+
     started = entry.started.astimezone().strftime(when)
     asked = "?" if entry.of is None else entry.of
     facts = (f"{entry.rounds}/{asked}", _percent(entry.worst), _percent(entry.mean), started)
@@ -129,4 +178,8 @@ def _percent(share: float | None) -> str:
 
 
 def _text(value: str) -> Text:
+    from rich.text import Text
+
+    from protocol.printable import printable
+
     return Text(printable(value))

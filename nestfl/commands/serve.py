@@ -6,15 +6,104 @@ import math
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import httpx
+import click
 
-from data.ranges import THREADS
-from inference.rate_thresholds import check_threshold
-from inference.serving.node_part import is_part, read_facts
-from inference.serving.parent import Address
-from inference.serving.settings import ServeError, ServeSettings
-from protocol.environment import private_ray
+from data.ranges import THREADS, Range
+from nestfl.commands.group import app
+from nestfl.commands.shared_options import A_SHARE, FILE, RATE, THREAD_COUNT, number, refuse, whole
+
+if TYPE_CHECKING:
+    from inference.serving.settings import ServeSettings
+
+
+@app.command(
+    "serve",
+    epilog="""\b
+    Examples:
+      nestfl serve parts
+      nestfl serve parts/cloud --cert node.pem --key node.key --token-file token
+      nestfl serve parts/device --parent https://edge.example:8443 --ca ca.pem ...""",
+)
+@click.argument(
+    "folder", type=FILE, help="A node's part; or the folder of all, to try them on this machine."
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:8443",
+    help="Where; of a tree the first port.",
+)
+@click.option(
+    "--parent",
+    metavar="[NAME=]URL",
+    multiple=True,
+    help="Where a parent is, such as https://edge.example:8443.",
+)
+@click.option("--alone", is_flag=True, help="Do without the parents, and answer all here.")
+@click.option("--cert", metavar="FILE", type=FILE, help="This node's certificate.")
+@click.option("--key", metavar="FILE", type=FILE, help="The key of the certificate.")
+@click.option("--ca", metavar="FILE", type=FILE, help="What signed the parents' certificates.")
+@click.option(
+    "--token-file", metavar="FILE", type=FILE, help="The token that whoever asks this node has."
+)
+@click.option(
+    "--parent-token-file",
+    metavar="FILE",
+    type=FILE,
+    help="The parents' token; this node's if not given.",
+)
+@click.option(
+    "--parent-timeout",
+    metavar="SECONDS",
+    type=number(Range(0, 3600, above=True)),
+    default=2.0,
+    help="How long a parent's answer is waited for.",
+)
+@click.option("--half", is_flag=True, help="Send features with 16 bits each, not 32.")
+@click.option(
+    "--threshold", metavar="SHARE", type=A_SHARE, help="In place of the threshold of the part."
+)
+@click.option(
+    "--max-transfer",
+    metavar="RATE",
+    type=RATE,
+    help="The most samples a second to pass on; that of the part if not given.",
+)
+@click.option(
+    "--batch",
+    metavar="N",
+    type=whole(Range(1, 65_536)),
+    default=64,
+    help="Samples of a request, and at once.",
+)
+@click.option(
+    "--wait-ms",
+    metavar="MS",
+    type=number(Range(0, 60_000)),
+    default=0.0,
+    help="How long a batch waits for more samples.",
+)
+@click.option(
+    "--most-waiting",
+    metavar="N",
+    type=whole(Range(1, 1_000_000)),
+    default=1024,
+    help="Samples that may wait.",
+)
+@click.option(
+    "--threads", metavar="N", type=THREAD_COUNT, help="Of torch; as many as cores if not given."
+)
+@click.option("--ray", is_flag=True, help="Serve as a deployment of Ray Serve.")
+@click.option("--replicas", metavar="N[..M]", default="1", help="With --ray: how many replicas.")
+def serve_command(**request: Any) -> None:
+    """Answer requests: run a node, or a whole tree of them on this machine."""
+    try:
+        serve(Request(**request))
+    except (ValueError, OSError) as error:
+        refuse("serve", error)
+
 
 SHORTEST_TOKEN = 16
 
@@ -48,8 +137,12 @@ class Request:
 
 def serve(request: Request) -> None:
     """Serve what the folder holds, until stopped."""
+    from inference.serving.node_part import is_part
+    from inference.serving.settings import ServeError
+    from protocol.environment import private_ray
+
     if not is_part(request.folder):
-        from nestfl.serving_tree import serve_tree
+        from nestfl.commands.serving_tree import serve_tree
 
         _check_tree(request)
         serve_tree(request.folder, *_listen(request.listen), request.half)
@@ -72,6 +165,11 @@ def serve(request: Request) -> None:
 
 def settings_of(request: Request) -> ServeSettings:
     """Return how the node is served; raise `ServeError` for what is wrong or lacks."""
+    from inference.rate_thresholds import check_threshold
+    from inference.serving.node_part import read_facts
+    from inference.serving.parent import Address
+    from inference.serving.settings import ServeError, ServeSettings
+
     facts = read_facts(request.folder)
     if request.cert is None or request.key is None or request.token_file is None:
         raise ServeError(
@@ -109,6 +207,8 @@ def settings_of(request: Request) -> ServeSettings:
 
 def read_token(file: Path) -> str:
     """Return the token in a file."""
+    from inference.serving.settings import ServeError
+
     token = file.read_text().strip()
     if len(token) < SHORTEST_TOKEN or not token.isascii() or any(map(str.isspace, token)):
         raise ServeError(
@@ -119,6 +219,8 @@ def read_token(file: Path) -> str:
 
 
 def _listen(text: str) -> tuple[str, int]:
+    from inference.serving.settings import ServeError
+
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ServeError(f"--listen {text!r}: expected HOST:PORT, such as 127.0.0.1:8443")
@@ -126,6 +228,10 @@ def _listen(text: str) -> tuple[str, int]:
 
 
 def _parent(text: str, known: list[str]) -> tuple[str, str]:
+    import httpx
+
+    from inference.serving.settings import ServeError
+
     name, named, rest = text.partition("=https://")
     if not named and len(known) != 1:
         choices = ", ".join(known) or "none"
@@ -142,6 +248,8 @@ def _parent(text: str, known: list[str]) -> tuple[str, str]:
 
 def _check_parents(request: Request, known: list[str], given: dict[str, str]) -> None:
     """Raise if parents have no address: all that is passed on to them would be degraded."""
+    from inference.serving.settings import ServeError
+
     if request.alone and given:
         raise ServeError("give one of --alone and --parent")
     lacking = ", ".join(name for name in known if name not in given)
@@ -154,6 +262,8 @@ def _check_parents(request: Request, known: list[str], given: dict[str, str]) ->
 
 def _check_tree(request: Request) -> None:
     """Raise for options that are of one node."""
+    from inference.serving.settings import ServeError
+
     taken = ("folder", "listen", "half")
     given = [
         f"--{each.name.replace('_', '-')}"
@@ -168,6 +278,8 @@ def _check_tree(request: Request) -> None:
 
 
 def _replicas(text: str) -> tuple[int, int]:
+    from inference.serving.settings import ServeError
+
     least, _, most = text.partition("..")
     try:
         found = int(least), int(most or least)

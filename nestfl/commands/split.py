@@ -4,16 +4,55 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+import click
 
-from data.ranges import SHARE, SIZE
-from inference.rate_thresholds import check_threshold
-from inference.topology import Topology
-from nestfl.watching.passes import watched_on
-from server_app.splitting import SplitError, SplitNode, Splitter, chain, check_new
+from nestfl.commands.group import app
+from nestfl.commands.shared_options import A_SHARE, FILE, refuse
+
+if TYPE_CHECKING:
+    from inference.topology import Topology
+    from server_app.splitting import SplitNode, Splitter
+
+
+@app.command(
+    "split",
+    epilog="""\b
+    Examples:
+      nestfl split runs/RUN --output parts
+      nestfl split runs/RUN --output parts --exits 1,2,4 --forward 0.4,0.3""",
+)
+@click.argument("run", type=FILE, help="A run directory, or a checkpoint in one.")
+@click.option(
+    "--output", metavar="FOLDER", type=FILE, required=True, help="A new folder, one below for each."
+)
+@click.option("--best", is_flag=True, help="Take the run's best checkpoint on validation data.")
+@click.option(
+    "--exits",
+    metavar="LIST",
+    help="A chain of nodes at these exits, such as 1,2,4; the run's own nodes if not given.",
+)
+@click.option(
+    "--forward",
+    metavar="LIST",
+    help="The share of what comes to it that each node of the chain but the last passes on.",
+)
+@click.option(
+    "--threshold",
+    metavar="SHARE",
+    type=A_SHARE,
+    help="Confidence from which on all nodes answer; by the nodes' rates if not given.",
+)
+def split_command(**request: Any) -> None:
+    """Split a trained network into the parts of the nodes that serve it."""
+    from strategies.federation import FederationError
+
+    try:
+        written = split(Request(**request))
+    except (ValueError, OSError, FederationError) as error:
+        refuse("split", error)
+    show(written, request["output"])
 
 
 @dataclass(frozen=True)
@@ -30,6 +69,9 @@ class Request:
     threshold: float | None = None
 
     def __post_init__(self) -> None:
+        from inference.rate_thresholds import check_threshold
+        from server_app.splitting import SplitError
+
         if self.threshold is not None:
             check_threshold(self.threshold)
         if self.forward is not None and self.exits is None:
@@ -40,6 +82,11 @@ class Request:
 
 def split(request: Request) -> dict[str, SplitNode]:
     """Write the folders, and return what is in them."""
+    from rich.console import Console
+
+    from nestfl.watching.passes import watched_on
+    from server_app.splitting import Splitter, check_new
+
     check_new(request.output)  # before minutes of scoring
     console = Console(stderr=True, soft_wrap=True)
     splitter = Splitter(request.run, request.best, watched_on(console))
@@ -57,6 +104,8 @@ def split(request: Request) -> dict[str, SplitNode]:
 
 
 def _topology(request: Request, splitter: Splitter) -> Topology:
+    from server_app.splitting import SplitError, chain
+
     if request.exits is not None:
         exits = _numbers("--exits", request.exits, int)
         if request.forward is None and request.threshold is None and len(exits) > 1:
@@ -77,17 +126,20 @@ def _topology(request: Request, splitter: Splitter) -> Topology:
     return found
 
 
-def _numbers(option: str, text: str, kind: type[int] | type[float]) -> tuple[Any, ...]:
+def _numbers(option: str, text: str, kind: type[int] | type[float]) -> tuple[int, ...]:
+    from server_app.splitting import SplitError
+
     try:
-        found = tuple(kind(part) for part in text.split(",") if part.strip())
+        return tuple(kind(part) for part in text.split(",") if part.strip())  # type: ignore[misc]
     except ValueError:
         raise SplitError(f"{option} {text!r}: expected numbers with commas between") from None
-    limits = SHARE if kind is float else SIZE
-    return tuple(limits.check(option, each) for each in found)
 
 
 def show(written: dict[str, SplitNode], output: Path) -> None:
     """Print what each node has."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=f"Parts in {output}")
     for heading in ("node", "exit", "units", "weights", "threshold", "sends", "parents"):
         table.add_column(heading, justify="right")

@@ -6,15 +6,43 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from rich.console import Console
-from rich.table import Table
+import click
 
-from data.clients import all_clients
-from models.loading import network_of
-from server_app.building import strategy_of
-from server_app.config.composing import compose
-from strategies.methods.serving_rate.gradient_variances import gradient_variances
-from strategies.methods.serving_rate.serving_rate import balanced, normalised
+from data.ranges import Range
+from nestfl.commands.group import app
+from nestfl.commands.shared_options import plugin_option, refuse, whole
+from nestfl.commands.takes_overrides import TakesOverrides
+
+
+@app.command(
+    "variance",
+    cls=TakesOverrides,
+    epilog="""\b
+    Examples:
+      nestfl variance strategy=serving_rate fleet=cis_7
+      nestfl variance experiment=cis_table1 dataset.path=cifar --batches 64""",
+)
+@click.argument(
+    "overrides",
+    nargs=-1,
+    metavar="[KEY=VALUE]...",
+    help="Settings that differ from conf/, as of nestfl run.",
+)
+@click.option(
+    "--batches",
+    metavar="N",
+    type=whole(Range(2, 2**31 - 1)),
+    help="Batches at most; all if not given.",
+)
+@plugin_option()
+@click.option("--json", is_flag=True, help="Print JSON instead of a table.")
+def variance_command(overrides: tuple[str, ...], batches: int | None, json: bool) -> None:
+    """Measure how much each exit's gradients vary over batches, before any training."""
+    try:
+        exits = measure(overrides, batches)
+    except (ValueError, OSError) as error:
+        refuse("variance", error)
+    click.echo(as_json(exits)) if json else show(exits)
 
 
 @dataclass(frozen=True)
@@ -33,6 +61,13 @@ class ExitVariance:
 
 def measure(overrides: Sequence[str], batches: int | None) -> list[ExitVariance]:
     """Measure the network that a run would start from, on the training examples of all clients."""
+    from data.clients import all_clients
+    from models.loading import network_of
+    from server_app.building import strategy_of
+    from server_app.config.composing import compose
+    from strategies.methods.serving_rate.gradient_variances import gradient_variances
+    from strategies.methods.serving_rate.serving_rate import balanced, normalised
+
     config = compose(" ".join(overrides))
     strategy = strategy_of(config)
     if not strategy.levels:
@@ -62,6 +97,9 @@ def as_json(exits: Sequence[ExitVariance]) -> str:
 
 def show(exits: Sequence[ExitVariance]) -> None:
     """Print a line an exit."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("exit", "after unit", "variance", "share of the inverse")
     if exits[0].balanced is not None:
         table.add_column("counts, balanced")

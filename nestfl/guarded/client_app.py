@@ -24,9 +24,10 @@ from flwr.common.constant import APP_DIR
 from flwr.supercore.utils import get_flwr_home
 from flwr.supernode.runtime import run_clientapp
 
-from nestfl.guarded.flower import replace
+from nestfl import leave_app
 from nestfl.guarded.own_user import LOOPBACK, is_own
 from nestfl.guarded.pinned_code import CodeError, allowed_code, check_code
+from nestfl.guarded.replacing import replace
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -103,6 +104,7 @@ def in_one_line(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     """Do one task."""
+    leave_app()
     port, parent, own, said = sys.argv[1:]
     token = sys.stdin.readline().strip()
     if not is_own(int(port)):

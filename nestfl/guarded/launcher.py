@@ -15,8 +15,9 @@ from flwr.supercore.superexec import run_superexec
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
 
-from nestfl.guarded.flower import replace
+from nestfl import leave_app
 from nestfl.guarded.own_user import LOOPBACK, is_own
+from nestfl.guarded.replacing import replace
 
 CLIENT_APP = [sys.executable, "-P", "-m", "nestfl.guarded.client_app"]
 
@@ -49,6 +50,7 @@ class ClientAppsOnly(SubprocessExecutor):
 
 def main() -> None:
     """Take tasks until the SuperNode ends."""
+    leave_app()
     port, parent, *told = sys.argv[1:]
     replace(run_superexec, "get_executor", lambda *_, **__: ClientAppsOnly(int(port), *told))
     run_superexec.run_superexec(

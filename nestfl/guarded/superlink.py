@@ -13,6 +13,7 @@ import sys
 
 from flwr.superlink.cli.flower_superlink import flower_superlink
 
+from nestfl import leave_app
 from nestfl.guarded.migrations import allow_spaces
 from nestfl.guarded.own_name import guard_names
 from nestfl.guarded.own_user import guard_servers
@@ -22,6 +23,7 @@ PROXY_USER = "PROXY_USER"
 
 def main() -> None:
     """Serve until it is stopped."""
+    leave_app()
     name = os.environ.get(PROXY_USER)
     try:
         guard_servers(proxy_user=pwd.getpwnam(name).pw_uid if name else None)

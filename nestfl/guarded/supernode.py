@@ -31,10 +31,11 @@ from flwr.supercore.exit import register_signal_handlers
 from flwr.supernode import start_client_internal
 from flwr.supernode.cli.flower_supernode import flower_supernode
 
-from nestfl.bundle import CHECKOUT, BundleError
-from nestfl.guarded.flower import replace
+from nestfl import leave_app
+from nestfl.bundle import APP, BundleError
 from nestfl.guarded.own_user import guard_servers, own_port
 from nestfl.guarded.pinned_code import CodeError, allowed_code, fingerprint_of
+from nestfl.guarded.replacing import replace
 
 LAUNCHER = [sys.executable, "-P", "-m", "nestfl.guarded.launcher"]
 SECRET_BYTES = 32
@@ -43,6 +44,7 @@ TOO_MANY, BUSY = 429, 503
 
 def main() -> None:
     """Serve until it is stopped."""
+    leave_app()
     ours, flowers = options()
     own = checked_code(ours.node_config)
     try:
@@ -85,7 +87,7 @@ def checked_code(node_config: str) -> str:
     """
     said = parse_config_args([node_config] if node_config else None).get("code")
     try:
-        own = fingerprint_of(CHECKOUT) if said is None else ""
+        own = fingerprint_of(APP) if said is None else ""
         allowed = allowed_code(None if said is None else str(said), own)
     except (BundleError, CodeError) as error:
         sys.exit(str(error))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nestfl import VARIABLE as APP_VARIABLE
 from nestfl.bundle import BundleError, app_files
 from nestfl.launching.app_copy import CACHE, cache_dir, kept_copy
 from nestfl.launching.handshake import ANSWER, GO, REQUEST, Answer, Go, read_answer, write
@@ -106,7 +107,8 @@ def _environment(home: Path, ray: Path, app: Path) -> dict[str, str]:
     paths = [str(app), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": os.pathsep.join(paths),  # for the workers of Ray, which do not import nestfl
+        APP_VARIABLE: str(app),
         "PYTHONUNBUFFERED": "1",
         PLUGINS: str(home),
         CACHE: str(cache_dir().absolute()),

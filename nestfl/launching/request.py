@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import plugins
 from data.homes import with_home
+from nestfl.bundle import APP
 from nestfl.launching.gpus import (
     cores,
     default_share,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:  # not for --help
     from server_app.config.composing import Config
     from server_app.start_checks import Checked
 
-APP_DIR = Path(__file__).resolve().parents[2]
 PATHS = ("dataset.path", "strategy.unlabelled.path")
 """Keys whose values are paths, and nothing else."""
 MAYBE_PATHS = ("model.weights", "dataset.tokenizer")
@@ -74,7 +74,7 @@ class Request:
     check: bool = False
     """Whether to stop when all is checked that the run would start from."""
     quiet: bool = False
-    app_dir: Path = APP_DIR
+    app_dir: Path = APP
     folder: Path = field(default_factory=Path.cwd)
     """Where it was typed, which relative paths are relative to."""
 

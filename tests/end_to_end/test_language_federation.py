@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from nestfl.cli import app
+from nestfl.commands import app
 from server_app import app as server
 from server_app.config.composing import ConfigError, compose
 from server_app.record.best import load_best

@@ -183,7 +183,7 @@ app(grid=LocalGrid(4), context=context)
 def nestfl(checkout: Path, folder: Path, *arguments: str) -> str:
     """What a command says that is typed in a folder."""
     done = subprocess.run(
-        [sys.executable, "-c", "from nestfl.cli import app; app()", *arguments],
+        [sys.executable, "-c", "from nestfl.commands import app; app()", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"},
         capture_output=True,

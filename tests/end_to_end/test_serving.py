@@ -21,7 +21,7 @@ from inference.serving.client import ServiceClient
 from inference.serving.metrics import process_memory
 from inference.serving.settings import ServeError
 from inference.serving.wire import DEGRADED, Answers, pack
-from nestfl.serving_tree import Tree
+from nestfl.commands.serving_tree import Tree
 from server_app.predictor import TO_THE_END
 from server_app.splitting import Splitter, chain
 from tests.support.served import small_run

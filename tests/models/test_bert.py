@@ -19,7 +19,7 @@ from tokenizers.models import WordLevel
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
-from client_app.probe import probe
+from client_app.probe import measure
 from data.catalog import DataError
 from data.tokens import encode, local_path
 from models import (
@@ -274,7 +274,7 @@ def test_wrong_options_and_tokens_are_named() -> None:
 
 
 def test_a_device_can_be_probed_with_tokens() -> None:
-    assert probe(TASK, TrainSettings(device="cpu"), seconds=0.1).samples_per_second > 0
+    assert measure(TASK, TrainSettings(device="cpu"), seconds=0).samples_per_second > 0
 
 
 def test_models_are_offered_without_importing_transformers() -> None:

@@ -6,16 +6,18 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from client_app.probe import Probe, budget, probe
+from client_app.probe import Probe, budget, measure
 from models import Slice, Task
 from models.loading import load_network
 from tests.support.toy_networks import same, state_of
 from tests.support.toy_training import CPU, EXITS, QUARTER, digits, resnet
+from training import devices
 from training.devices import choose_device, free_memory, resident, set_threads
 from training.fitting import fit
 from training.local_training import plain_loss
@@ -104,11 +106,20 @@ def test_on_the_cpu_data_is_not_copied() -> None:
     assert resident(data, torch.device("cpu")) is data
 
 
-def test_a_probe_measures_memory_and_speed() -> None:
-    found = probe(Task("resnet20", 10, 1, 8), CPU, seconds=0.1)
-    assert 0 < found.memory_bytes < 2**50
-    assert free_memory(torch.device("cpu")) > 0
-    assert found.samples_per_second > 0
+def test_free_memory_and_speed_are_measured() -> None:
+    assert 0 < free_memory(torch.device("cpu")) < 2**50
+    assert measure(Task("resnet20", 10, 1, 8), CPU, seconds=0).samples_per_second > 0
+
+
+def test_files_that_a_container_only_caches_are_free_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("9000\n")
+    (tmp_path / "memory.current").write_text("8000\n")
+    assert free_memory(torch.device("cpu")) == 1000
+    (tmp_path / "memory.stat").write_text("anon 2500\nactive_file 500\ninactive_file 5000\n")
+    assert free_memory(torch.device("cpu")) == 6000
 
 
 def test_a_budget_is_the_scarcer_of_memory_and_speed() -> None:

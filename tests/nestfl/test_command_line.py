@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from nestfl.cli import app
+from nestfl.commands import app
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

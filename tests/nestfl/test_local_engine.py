@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from client_app.app import app as client
 from nestfl import local_engine
-from nestfl.cli import app
+from nestfl.commands import app
 from nestfl.local_engine import LocalGrid
 from protocol.work import Work
 from server_app import app as server

@@ -96,12 +96,18 @@ def profile(**fields: Any) -> RecordDict:
     return RecordDict({"profile": ConfigRecord({"json": json.dumps(said)})})
 
 
-@given(st.sampled_from(["partition", "partitions", "examples", "budget", "device"]), any_json)
+FIELDS = ["partition", "partitions", "examples", "validation", "test", "budget", "device",
+          "measured"]  # fmt: skip
+
+
+@given(st.sampled_from(FIELDS), any_json)
 def test_a_profile_of_any_values_is_in_its_bounds_or_refused(field: str, value: Any) -> None:
     found = read(Profile.read, profile(**{field: value}))
     if found is not None:
-        assert type(found.examples) is int
-        assert 0 <= found.examples <= 2**53
+        for size in (found.examples, found.validation, found.test):
+            assert type(size) is int
+            assert 0 <= size <= 2**53
+        assert type(found.measured) is bool
         assert found.partition is None or 0 <= found.partition < (found.partitions or 10**6)
         assert found.budget is None or 0 < found.budget < math.inf
         assert isinstance(found.device, str)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nestfl.cli import app
+from nestfl.commands import app
 from reference.command_pages import command_pages
 
 (PAGE,) = command_pages().values()

@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 
 from inference.serving.node_part import PartError, answer, read_facts, read_part
-from nestfl.cli import app
+from nestfl.commands import app
 from server_app.splitting import Splitter
 from tests.support.served import small_run
 

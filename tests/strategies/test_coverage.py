@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from flwr.app import Context, RecordDict
 from rich.console import Console
 
-from nestfl.cli import app as command
+from nestfl.commands import app as command
 from nestfl.watching.display import display_on
 from nestfl.watching.progress import Follower
 from protocol.environment import STARTED_IN

@@ -9,6 +9,9 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message
 
+from protocol.work import Work
+from server_app.record.metrics import RoundMetrics
+from server_app.record.summary import summarise
 from tests.support.federations import Federate, federate_in
 from tests.support.grids import Fault, InProcessGrid
 
@@ -20,7 +23,7 @@ def federate(tmp_path: Path, one_thread: None) -> Federate:
     return federate_in(tmp_path)
 
 
-def claiming(examples: int, liar: int = 3) -> Fault:
+def claiming(examples: int, liar: int = 3, part: str = "examples") -> Fault:
     """One client says, in all that it sends, that it has so many examples."""
 
     def fault(client: int, message: Message, reply: Message) -> Message:
@@ -28,8 +31,8 @@ def claiming(examples: int, liar: int = 3) -> Fault:
             return reply
         if message.metadata.message_type == "query":
             record = reply.content.config_records["profile"]
-            record["json"] = json.dumps(json.loads(str(record["json"])) | {"examples": examples})
-        elif "metrics" in reply.content.metric_records:
+            record["json"] = json.dumps(json.loads(str(record["json"])) | {part: examples})
+        elif part == "examples" and "metrics" in reply.content.metric_records:
             reply.content.metric_records["metrics"]["num-examples"] = examples
         return reply
 
@@ -47,6 +50,44 @@ def with_a_peak(value: float, liar: int) -> Fault:
         return reply
 
     return fault
+
+
+def test_clients_without_a_test_part_are_not_asked_and_scores_say_of_how_many_they_are(
+    federate: Federate,
+) -> None:
+    """Two clients of 3 examples have no test part, one of 100 has 10, one of 140 has 14."""
+    grid = InProcessGrid(4)
+    shares = "dataset.partition=shares dataset.shares=[3,3,100,140] dataset.max_train=246"
+    overrides = f"rounds=1 name=mine evaluate.personal_every=0 checkpoint.best=false {shares}"
+    strategy, lines = federate(overrides, grid)
+    sizes = [strategy.clients[number].profile.test for number in range(4)]
+    assert sizes == [0, 0, 10, 14]
+    evaluated = [m for m in grid.sent if m.metadata.message_type == "evaluate"]
+    assert {m.metadata.dst_node_id for m in evaluated} == {
+        strategy.clients[number].node for number in (2, 3)
+    }
+    assert strategy.tally.asked["local"].without == strategy.tally.asked["global"].without == 2
+    assert {number for number, _ in strategy.tally.personal} == {2, 3}
+    trained = [Work.read(m.content) for m in grid.sent if m.metadata.message_type == "train"]
+    assert sorted(work.personal for work in trained) == [False, False, True, True]
+    of_two = {"clients": 2, "of": 4}
+    summary = summarise([RoundMetrics(**line) for line in lines])
+    assert summary["tested"] == dict.fromkeys(("global", "local", "personal"), of_two)
+
+
+def test_a_client_of_one_example_is_not_asked_for_statistics(federate: Federate) -> None:
+    shares = "dataset.partition=shares dataset.shares=[1,60,60,60] dataset.max_train=181"
+    _, lines = federate(f"rounds=1 model.norm=bn-static {shares}")
+    asked = lines[-1]["asked"]["statistics"]
+    assert (asked["asked"], asked["answered"], asked["failed"]) == (3, 3, {})
+
+
+def test_a_test_part_that_is_larger_than_can_be_leaves_a_client_out(federate: Federate) -> None:
+    strategy, _ = federate("rounds=1", InProcessGrid(4, claiming(HUGE, part="test")))
+    assert not strategy.roster.left_out
+    grid = InProcessGrid(4, claiming(HUGE, part="test"))
+    strategy, _ = federate("rounds=1 max_examples=1000", grid)
+    assert "test (see max_examples) is 50000000" in "".join(strategy.roster.left_out.values())
 
 
 def test_levels_of_small_clients_have_statistics_beside_a_huge_client(federate: Federate) -> None:

@@ -88,6 +88,41 @@ def test_a_round_without_a_level_s_score_has_none(
     assert not (tmp_path / "mine" / "checkpoints" / "best.safetensors").exists()
 
 
+SMALL_FIRST = "dataset.partition=shares dataset.shares=[1,10,10,10] evaluate.every=1 "
+"""The 7 examples of the first client, the only one of level 1, are too few for a tenth."""
+
+
+def test_levels_without_validation_examples_do_not_keep_rounds_from_being_compared(
+    federate: Federate, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)  # to pytest
+    grid = InProcessGrid(4, scoring(None, 0.5, 0.6, 0.7))
+    _, lines = federate(f"name=mine {SMALL_FIRST}", grid)
+    asked = lines[0]["asked"]["validation"]
+    assert (asked["asked"], asked["without"], asked["answered"]) == (3, 1, 3)
+    assert len([message for message in grid.sent if is_validation(message)]) == 3 * len(lines)
+    assert lines[0]["validation"] == pytest.approx((0.5 + 0.6 + 0.7) / 3)
+    assert (tmp_path / "mine" / "checkpoints" / "best.safetensors").exists()
+    assert "1 of 4 clients have no validation part" in caplog.text
+    assert "no client of level 1 has validation examples" in caplog.text
+
+
+def test_where_nobody_can_validate_that_is_said_once_and_nobody_is_asked(
+    federate: Federate, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)  # to pytest
+    grid = InProcessGrid(4)
+    _, lines = federate("name=mine dataset.max_train=36 evaluate.every=1", grid)
+    assert lines[0]["asked"]["validation"]["without"] == 4
+    assert {each.metadata.message_type for each in grid.sent} == {"query", "train"}
+    assert not (tmp_path / "mine" / "checkpoints" / "best.safetensors").exists()
+    said = [text for text in caplog.messages if "best checkpoint" in text]
+    assert len(said) == 1
+    assert said[0].startswith("no client has validation examples: no best checkpoint is kept")
+
+
 def test_clients_validate_when_the_server_tests_and_only_for_a_best_checkpoint(
     federate: Federate, tmp_path: Path, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,

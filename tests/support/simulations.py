@@ -11,7 +11,7 @@ import torch
 
 from server_app.record.checkpoint import load
 
-NESTFL = [sys.executable, "-c", "from nestfl.cli import app; app()"]
+NESTFL = [sys.executable, "-c", "from nestfl.commands import app; app()"]
 SMOKE = ["run", "experiment=smoke", "rounds=3"]
 
 

@@ -232,9 +232,12 @@ def test_features_that_are_not_finite_are_refused(parts: Parts, value: float) ->
     [
         ("edge", "/v1/predict", "edge takes no inputs: it goes on from unit 4"),
         ("device", "/v1/continue/4", "device takes no features behind unit 4"),
-        ("device", "/v1/continue/x", "device takes no features"),
-        ("device", "/v1/continue/99999999999999999999", "device takes no features"),
-        ("device", "/v1/continue/-1", "device takes no features"),
+        ("device", "/v1/continue/99999", "device takes no features behind unit 99999"),
+        ("device", "/v1/continue/x", "unit 'x': expected the number of a unit, 1 to 99999"),
+        ("device", "/v1/continue/" + "9" * 20, f"unit '{'9' * 20}': expected the number of a unit"),
+        ("device", "/v1/continue/" + "9" * 5000, f"unit '{'9' * 40}': expected the number of"),
+        ("device", "/v1/continue/-1", "unit '-1': expected the number of a unit, 1 to 99999"),
+        ("device", "/v1/continue/0", "unit '0': expected the number of a unit, 1 to 99999"),
     ],
 )
 def test_a_question_for_another_node_is_refused_with_what_this_one_takes(
@@ -243,6 +246,19 @@ def test_a_question_for_another_node_is_refused_with_what_this_one_takes(
     response = post(parts, GOOD, path, name=name)
     assert response.status_code == 404
     assert says in error_of(response)
+
+
+@pytest.mark.parametrize("path", ["/v1/predict/", "/v1/continue/4/", "/metrics/", "/health/"])
+def test_a_caller_is_not_sent_to_a_host_that_the_request_names(parts: Parts, path: str) -> None:
+    async def asked() -> httpx.Response:
+        async with client_of(app_of(node_of(parts, "device"))) as client:
+            method = "POST" if path.startswith("/v1") else "GET"
+            headers = {**BEARER, "Host": "elsewhere.example"}
+            return await client.request(method, path, content=GOOD, headers=headers)
+
+    response = asyncio.run(asked())
+    assert response.status_code == 404
+    assert "location" not in response.headers
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nestfl.cli import app
+from nestfl.commands import app
 from tests.support.own_files import reviews, write_clients, write_csv, write_photo, write_photos
 
 

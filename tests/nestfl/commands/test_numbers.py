@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from nestfl.cli import app
-from nestfl.cli.options import InRange, NotEmpty
+from nestfl.commands import app
+from nestfl.commands.shared_options import InRange, NotEmpty
 
 NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
 LISTS = {"plan": ("--ratios", "--budgets", "--splits")}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nestfl.cli import app
+from nestfl.commands import app
 
 
 def plan(*arguments: str) -> tuple[int, str, str]:

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import plugins
-from nestfl.bundle import CHECKOUT
-from nestfl.cli import app
+from nestfl.bundle import APP
+from nestfl.commands import app
 from nestfl.guarded.pinned_code import fingerprint_of
 from tests.support.own_code import METHOD, NETWORK, changed, saved
 
@@ -84,10 +84,10 @@ def test_other_commands_take_a_plugin(folder: Path) -> None:
     )  # fmt: skip
     assert "levels" in planned.output
     own = nestfl("fingerprint", "--plugin", "mine.py", "--copy", "app").output.strip()
-    assert own == fingerprint_of(folder / "app") != fingerprint_of(CHECKOUT)
+    assert own == fingerprint_of(folder / "app") != fingerprint_of(APP)
     assert own == nestfl("fingerprint", "--plugin", "mine.py").output.strip()
     assert (folder / "app" / "plugins" / "mine.py").read_text() == NETWORK + METHOD
-    assert nestfl("fingerprint").output.strip() == fingerprint_of(CHECKOUT)
+    assert nestfl("fingerprint").output.strip() == fingerprint_of(APP)
 
 
 @pytest.mark.usefixtures("folder")

@@ -29,7 +29,7 @@ from data.images import ImageData
 from data.inputs import read_inputs
 from data.spec import DatasetSpec
 from inference import exits_taken, freeze
-from nestfl.cli import app
+from nestfl.commands import app
 from nestfl.commands import predict as predict_command
 from nestfl.watching import passes
 from server_app import app as server

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from nestfl.cli import app
+from nestfl.commands import app
 from server_app.record.files import COMPARISON_FILE
 from tests.support.recorded_runs import fleet, recorded, round_of, write_run
 

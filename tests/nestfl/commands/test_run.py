@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from nestfl.bundle import copy_app
-from nestfl.cli import app
+from nestfl.commands import app
 from nestfl.commands.run import run, run_directory_of
 from nestfl.launching.process_group import members
 from nestfl.launching.request import Choice, Request, Simulation, choose

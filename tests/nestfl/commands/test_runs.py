@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from nestfl.cli import app
+from nestfl.commands import app
+from nestfl.commands.run_list import RunList
 from nestfl.commands.runs import show
-from nestfl.run_list import RunList
 from server_app.record.files import (
     COMPARISON_FILE,
     LAUNCHER_LOCK,
@@ -289,7 +289,7 @@ def test_a_pipe_has_a_line_for_each_run_unless_columns_says_otherwise(
 def test_it_is_fast_because_torch_is_not_loaded() -> None:
     recorded(Path("runs", "one"))
     code = (
-        "import sys; from nestfl.cli import app\n"
+        "import sys; from nestfl.commands import app\n"
         "try: app(['runs'])\n"
         "finally: print([m for m in ('torch', 'flwr', 'hydra', 'ray') if m in sys.modules])"
     )

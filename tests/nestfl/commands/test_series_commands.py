@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from data.inputs import read_inputs
 from data.series import SeriesData
 from inference.serving.node_part import Form, answer, read_part
-from nestfl.cli import app
+from nestfl.commands import app
 from server_app.splitting import Splitter
 from server_app.trained_level import load_level
 from tests.support.sensor_tables import ACTIVITIES, sensor_run, sensor_table

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from inference.serving.certificates import make_certificates, make_token
 from inference.serving.client import ServiceClient
 from inference.serving.node_part import FACTS_FILE, TENSORS_FILE, PartError, read_part
-from nestfl.cli import app
+from nestfl.commands import app
 from nestfl.commands.serve import Request, settings_of
-from nestfl.serving_tree import Tree
+from nestfl.commands.serving_tree import Tree
 from server_app.splitting import Splitter, chain
 from tests.support.served import small_run
 

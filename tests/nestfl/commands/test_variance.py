@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from nestfl.cli import app
+from nestfl.commands import app
 
 SMALL = ["fleet=cis_7", "dataset.max_train=120", "train.batch_size=16"]
 

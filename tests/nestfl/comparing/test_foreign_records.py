@@ -13,7 +13,12 @@ from nestfl.comparing.trials import Trial
 from protocol.documents import DocumentError
 from server_app.config.typed import ConfigError
 
-RECORD = {"command": [], "baseline": {}, "target": None, "trials": [{"run": "a", "choices": {}}]}
+RECORD: dict[str, object] = {
+    "command": [],
+    "baseline": {},
+    "target": None,
+    "trials": [{"run": "a", "choices": {}}],
+}
 
 
 @pytest.mark.parametrize(

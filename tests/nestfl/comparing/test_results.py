@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nestfl.cli.compare import TARGET_SCORES
+from nestfl.commands.compare import TARGET_SCORES
 from nestfl.comparing.differences import baseline_of
 from nestfl.comparing.fairness import (
     Costs,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-from nestfl.bundle import CHECKOUT, BundleError, app_files, copy_app
+from nestfl.bundle import APP, BundleError, app_files, copy_app
 from nestfl.guarded import pinned_code
 from nestfl.guarded.pinned_code import (
     CodeError,
@@ -99,7 +99,7 @@ def test_only_allowed_code_passes_and_the_error_names_what_was_sent() -> None:
 def test_a_checkout_has_the_fingerprint_of_the_bundle_that_flower_makes_of_it(
     tmp_path: Path,
 ) -> None:
-    copy_app(CHECKOUT, tmp_path / "app")
+    copy_app(APP, tmp_path / "app")
     (tmp_path / "app" / ".venv").mkdir()
     (tmp_path / "app" / ".venv" / "installed.py").write_text("")
     (tmp_path / "app" / "client_app" / "link.py").symlink_to("app.py")
@@ -108,7 +108,7 @@ def test_a_checkout_has_the_fingerprint_of_the_bundle_that_flower_makes_of_it(
     (tmp_path / "nestfl.fab").write_bytes(made)
     own = fingerprint_of(tmp_path / "app")
     assert own == fingerprint(made) == fingerprint_of(tmp_path / "nestfl.fab")
-    assert own == fingerprint_of(CHECKOUT)
+    assert own == fingerprint_of(APP)
 
 
 def test_where_there_is_no_app_it_is_told(tmp_path: Path) -> None:
@@ -122,12 +122,12 @@ def test_where_there_is_no_app_it_is_told(tmp_path: Path) -> None:
 def test_a_plugin_is_part_of_the_code_that_a_device_pins(tmp_path: Path) -> None:
     """It is in the bundle that Flower makes; a device that pins the checkout alone refuses it."""
     own = {"plugins/mine.py": b"x = 1\n", "plugins/pack/conf/model/a.yaml": b"name: a\n"}
-    copy_app(CHECKOUT, tmp_path / "app", own)
+    copy_app(APP, tmp_path / "app", own)
     sent = build_fab_from_disk(tmp_path / "app")
     with zipfile.ZipFile(BytesIO(sent)) as archive:
         assert {name: archive.read(name) for name in own} == own
     check_code(sent, {fingerprint_of(tmp_path / "app")})
-    copy_app(CHECKOUT, tmp_path / "other", {"plugins/mine.py": b"x = 2\n"})
-    for other in (CHECKOUT, tmp_path / "other"):
+    copy_app(APP, tmp_path / "other", {"plugins/mine.py": b"x = 2\n"})
+    for other in (APP, tmp_path / "other"):
         with pytest.raises(CodeError, match="this device does not run the code"):
             check_code(sent, {fingerprint_of(other)})

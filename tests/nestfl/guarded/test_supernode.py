@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from nestfl.bundle import CHECKOUT
+from nestfl.bundle import APP
 from nestfl.guarded import supernode
 from nestfl.guarded.own_user import own_port
 from nestfl.guarded.pinned_code import fingerprint_of
@@ -37,7 +37,7 @@ def test_all_arguments_but_the_certificate_are_flowers(monkeypatch: pytest.Monke
 def test_by_default_a_device_runs_its_own_code_and_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    own = fingerprint_of(CHECKOUT)
+    own = fingerprint_of(APP)
     assert supernode.checked_code("budget=0.5") == own
     assert capsys.readouterr().out == f"this device runs {own}\n"
     supernode.checked_code('code="any"')
@@ -122,5 +122,7 @@ def test_a_port_of_another_process_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     with own_port(0) as taken:
         port = taken.getsockname()[1]
         given(monkeypatch, "--port", str(port), "--node-config", 'code="any"')
+        monkeypatch.setattr(sys, "path", [*sys.path])  # which it leaves without the app
+        monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
         with pytest.raises(SystemExit, match=f"port {port} cannot be had"):
             supernode.main()

@@ -20,6 +20,7 @@ from server_app import app as server
 from server_app.config.composing import compose
 from server_app.predictor import Watch
 from server_app.record.round_line import round_line
+from tests.support.federations import federate_in
 from tests.support.grids import InProcessGrid
 
 
@@ -253,6 +254,41 @@ def test_work_of_the_server_is_shown_until_its_round_ends(tmp_path: Path, termin
         assert shown == "round 7, loss 0.5123, distilling level 2 of 4: step 300 of 1000\n"
     follower.state.take_event({"event": "round", "round": 7}, now=1)
     assert follower.state.work is None
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_tests_are_shown_as_they_are_answered(tmp_path: Path, terminal: bool) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=terminal, width=100)
+    follower = Follower(tmp_path)
+    events = [
+        {"event": "start", "rounds": 9, "nodes": 8, "without": {"test": 5}},
+        {"event": "reply", "done": 4, "of": 4},
+        {"event": "answer", "round": 7, "what": "tests", "done": 300, "of": 1000},
+    ]
+    (tmp_path / "progress.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    with display_on(console, quiet=False) as display:
+        if isinstance(display, Lines):
+            display = Lines(console, pace=0)
+        follower.step(display)
+        follower.step(display)  # which has nothing new to tell
+    shown = screen.getvalue()
+    warning = "Warning: 5 of 8 clients have no test part; these are not asked to test on it\n"
+    if terminal:
+        assert warning.strip() in shown
+        assert "300/1000" in shown
+    else:
+        assert shown == f"{warning}round 7, tests: 300 of 1000 answered\n"
+    follower.state.take_event({"event": "round", "round": 7}, now=1)
+    assert follower.state.answers is None
+
+
+def test_a_run_tells_how_its_tests_go_on(tmp_path: Path) -> None:
+    federate_in(tmp_path)("rounds=1 name=mine")
+    events = map(json.loads, (tmp_path / "mine" / "progress.jsonl").read_text().splitlines())
+    answers = [(e["done"], e["of"]) for e in events if e["event"] == "answer"]
+    assert answers[0] == (0, 12)  # of four clients: own level, full model, validation
+    assert answers[-1] == (12, 12)
 
 
 def test_short_work_adds_no_line_to_a_log(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from nestfl.cli import app
+from nestfl.commands import app
 from server_app.record import checkpoint
 from tests.support.federations import federate_in
 

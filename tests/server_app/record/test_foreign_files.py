@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from inference.serving.node_part import PartError, read_part
-from nestfl.cli import app
+from nestfl.commands import app
 from nestfl.launching.launched_run import checkpoints_in
 from server_app.record import checkpoint
 from server_app.record.checkpoint import CheckpointError

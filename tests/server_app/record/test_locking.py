@@ -180,7 +180,7 @@ def test_nestfl_run_refuses_a_directory_in_use_before_it_starts_anything(
     stopped: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nestfl.commands.run.PATIENCE", 0.2)
+    monkeypatch.setattr("server_app.record.locking.PATIENCE", 0.2)
     with another_process(stopped / held) as holder:
         told = f"{stopped} is in use by process {holder.pid} on"
         taken = run_directory_of(Request(resume=stopped), Choice(1))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from data.clients import client_data
 from models import Slice, SlicedNetwork, State
 from models.families import _FAMILIES, Family, Walk
-from nestfl.cli import app as cli
+from nestfl.commands import app as cli
 from nestfl.comparing.results import Result
 from nestfl.comparing.trials import Trial
 from protocol.environment import MEMORY

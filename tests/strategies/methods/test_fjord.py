@@ -18,7 +18,7 @@ from data.spec import DatasetSpec
 from models import Slice, SlicedNetwork, Task, extract, families, slice_map
 from models.families import Family
 from models.slicing import SliceMap, is_running_statistic, nested_width, without_width
-from nestfl.cli import app as command
+from nestfl.commands import app as command
 from protocol.reports import Evaluation, Profile
 from protocol.train_settings import TrainSettings
 from protocol.work import Work

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import click
 
-from nestfl.cli.group import app
-from nestfl.cli.options import FILE, plugin_option, refuse
+from nestfl.commands.group import app
+from nestfl.commands.shared_options import FILE, plugin_option, refuse
 
 
 @app.command(
@@ -35,15 +34,17 @@ from nestfl.cli.options import FILE, plugin_option, refuse
 @plugin_option()
 def fingerprint(code: Path | None, copy: Path | None) -> None:
     """Print what tells the code that a run sends from all other: devices can pin it."""
+    from tempfile import TemporaryDirectory
+
     import plugins
-    from nestfl.bundle import CHECKOUT, copy_app
+    from nestfl.bundle import APP, copy_app
     from nestfl.guarded.pinned_code import fingerprint_of
 
     try:
         with TemporaryDirectory() as unasked:
             folder, own = copy or Path(unasked), plugins.files()
             if copy is not None or own:
-                copy_app(code or CHECKOUT, folder, own)
-            click.echo(fingerprint_of(folder if own else code or CHECKOUT))
+                copy_app(code or APP, folder, own)
+            click.echo(fingerprint_of(folder if own else code or APP))
     except (ValueError, OSError) as error:
         refuse("fingerprint", error)

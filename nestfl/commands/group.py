@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 import plugins
-from nestfl.cli.options import refuse
+from nestfl.commands.shared_options import refuse
 
 SETTINGS = {
     "help_option_names": ["-h", "--help"],

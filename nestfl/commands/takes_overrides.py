@@ -24,7 +24,7 @@ def _meant(
     error: click.NoSuchOption, command: click.Command, ctx: click.Context, args: list[str]
 ) -> str | None:
     """Return the setting that an unknown option stands for; none if it is more like an option."""
-    from server_app.config.choices import settings_by_name  # not for --help
+    from server_app.config.choices import settings_by_name
 
     settings = settings_by_name()
     options = {name.lstrip("-") for each in command.get_params(ctx) for name in each.opts}
