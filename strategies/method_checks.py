@@ -157,7 +157,7 @@ class _Fingerprint(pickle.Pickler):
 def _digest(tensor: Tensor) -> tuple[object, ...]:
     """Return what tells a tensor's value, shape and type from others."""
     plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return str(tensor.dtype), tuple(tensor.shape), zlib.crc32(plain.numpy())
+    return str(tensor.dtype), tuple(tensor.shape), zlib.crc32(plain.numpy().data)
 
 
 def _own_classes(method: Method) -> Iterator[type]:

@@ -23,8 +23,8 @@ def csv_of(found: Mapping[str, Any]) -> str:
     writer.writerow([*keys, "score", *NUMBERS, *COMPARED])
     for group in found["groups"]:
         for row in _group_rows(group, found):
-            chosen = [group["choices"].get(key, "") for key in keys]
-            writer.writerow([*chosen, *row, *[""] * (WIDTH - len(row))])
+            values = [group["choices"].get(key, "") for key in keys]
+            writer.writerow([*values, *row, *[""] * (WIDTH - len(row))])
     for each in found.get("settings", []):
         for setting, cell in each["settings"].items():
             chosen = {**each["choices"], **({SERVING: setting} if cell["own"] else {})}

@@ -88,7 +88,7 @@ def expand(overrides: Sequence[str]) -> list[Trial]:
         if key in values:
             raise ConfigError(f"{key} is given twice: list its values in one, {key}=A,B")
         values[key] = _values(text)
-    own = {name: {} for name in values.get(STRATEGY, [])} | _own(values)
+    own = _own(values)
     shared = {key: each for key, each in values.items() if not any(key in o for o in own.values())}
     if (count := math.prod(map(len, shared.values()))) > MOST_TRIALS:
         raise ConfigError(
@@ -131,7 +131,7 @@ def _own(values: Mapping[str, list[str]]) -> dict[str, dict[str, list[str]]]:
                 "are compared, or else an option of each by itself"
             )
         else:
-            own.setdefault(name, {})[key] = values[key]
+            own.setdefault(name, {})[key] = _as_listed(key, values[key])
     return own
 
 
@@ -189,6 +189,12 @@ def _values(text: str) -> list[str]:
     if repeated:
         raise ConfigError(f"{key} lists {repeated[0]} twice: expected each value once")
     return values
+
+
+def _as_listed(key: str, values: list[str]) -> list[str]:
+    """Return a single value as it is written among others, since it names the run's folder."""
+    listed = _values(f"{key}=choice({values[0]})") if len(values) == 1 else values
+    return values if listed[0].startswith("choice(") else listed
 
 
 def _plain(value: str | float) -> str:

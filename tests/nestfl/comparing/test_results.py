@@ -310,9 +310,9 @@ def test_options_of_one_strategy_make_groups_that_are_compared_to_the_baseline_o
         ({"strategy": "heterofl"}, {"scalefl beta=0": -0.2, "scalefl beta=0.1": -0.1}),
         (
             {"strategy": "scalefl", "scalefl.beta": "0.1"},
-            {"scalefl beta=0": -0.1, "heterofl dynamic=true": 0.1},
+            {"scalefl beta=0": -0.1, "heterofl dynamic=True": 0.1},
         ),
-        ({"strategy": "scalefl"}, {"scalefl beta=0.1": 0.1, "heterofl dynamic=true": 0.2}),
+        ({"strategy": "scalefl"}, {"scalefl beta=0.1": 0.1, "heterofl dynamic=True": 0.2}),
     ):
         groups = {each.name: each for each in grouped(runs)}
         scores = {
@@ -329,7 +329,7 @@ def test_options_of_one_strategy_make_groups_that_are_compared_to_the_baseline_o
     options = [
         (row["scalefl.beta"], row["heterofl.dynamic"]) for row in rows if row["score"] == "mean"
     ]
-    assert options == [("0", ""), ("0.1", ""), ("", "true")]
+    assert options == [("0", ""), ("0.1", ""), ("", "True")]
 
 
 def test_runs_that_still_improved_are_named() -> None:

@@ -102,6 +102,20 @@ def test_an_option_of_one_strategy_is_given_to_its_trials_alone() -> None:
     compose(trials[2].overrides)
 
 
+@pytest.mark.parametrize(
+    ("one", "more"), [("true", "true,false"), ("0.10", "0.1,1"), ("~/a", "~/a,b")]
+)
+def test_one_more_value_of_an_option_of_one_strategy_leaves_names_as_they_were(
+    one: str, more: str
+) -> None:
+    alone, both = (
+        {trial.name for trial in expand(["strategy=a,b", f"a.x={values}"])}
+        for values in (one, more)
+    )
+    assert len(alone) == 2
+    assert alone < both
+
+
 def test_names_of_runs_are_names_of_folders_and_differ() -> None:
     trials = expand(["dataset.path=/a/b,/a-b,a/b", f"name={'x' * 10}"])
     found = [trial.name for trial in trials]
