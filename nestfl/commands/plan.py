@@ -398,15 +398,19 @@ def _millions(number: float, digits: int, unit: str = "M") -> str:
     return f"{number / 1e6:.{digits}f} {unit}"
 
 
-def _number(text: str) -> float:
+def _number(text: str, option: str, range: Range) -> float:
     from fractions import Fraction
 
     from strategies.levels.planning import PlanError
 
     try:
-        return float(Fraction(text.strip()))
-    except (ValueError, ZeroDivisionError):
-        raise PlanError(f"{text!r} is not a number") from None
+        found = float(Fraction(text.strip()))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise PlanError(f"{option}: {text[:40]!r} is not a number, {range}") from None
+    try:
+        return range.check(option, found)
+    except ValueError as error:
+        raise PlanError(str(error)) from None
 
 
 def _choice(text: str, what: str, choices: Sequence[Choice]) -> Choice:

@@ -315,7 +315,6 @@ def test_the_paper_s_settings_are_the_defaults_of_the_class() -> None:
         lr=1e-3,
         clip=5.0,
         temperature=1.0,
-        average="logits",
         check_every=100,
         patience=1_000,
     )

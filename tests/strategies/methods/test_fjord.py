@@ -502,6 +502,7 @@ def test_a_resumed_run_ends_with_the_same_weights(federate: Federate, tmp_path: 
 def test_whoever_holds_a_width_trains_the_narrower_ones(federate: Federate) -> None:
     """Of two clients one holds level 1 and one level 5: those between are trained, and tested."""
     strategy, lines = federate(f"{RUN} fleet.clients=2 clients_per_round=2 rounds=1")
+    assert isinstance(strategy, FjORD)
     assert {client: own["level"] for client, own in lines[0]["trained"].items()} == {
         "0": 1, "1": 5,
     }  # fmt: skip
