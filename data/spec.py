@@ -354,7 +354,7 @@ class DatasetSpec:
         """Return the number of classes: of a running text, the words of its vocabulary."""
         if isinstance(self.facts, LanguageFacts):
             return self.words or self.facts.words[self.tokenizer or WHITESPACE]
-        return self.facts.num_classes
+        return len(self.facts.classes)
 
     @property
     def holds(self) -> Literal["images", "series", "tokens", "language"]:
