@@ -31,7 +31,7 @@ def cache_dir() -> Path:
 
 
 def fingerprint_of(files: Iterable[Path]) -> Fingerprint:
-    """Return what tells files from other ones, or from what they were before a change."""
+    """Return path, size and time of change, which differ between files and after a change."""
     stats = ((file, file.stat()) for file in dict.fromkeys(files))
     return [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
 

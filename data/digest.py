@@ -1,4 +1,4 @@
-"""What tells data of one's own from what it was: a resumed run would deal other data out anew.
+"""Compare data of one's own with what it was: a resumed run would deal other data out anew.
 
 It goes by what files hold, not by where they lie or when they were written, and not by pixels, of
 which decoders of two machines may make others.

@@ -306,7 +306,7 @@ def with_overlaps(split: SeriesSplit, rows: NDArray[np.int64], stride: int) -> S
 def mean_and_scale(
     mean: Sequence[float], std: Sequence[float], device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """Return what is to be taken off each channel, and what the rest is to be multiplied by."""
+    """Return the mean to subtract from each channel, and the scale to multiply it by."""
     means, deviations = (
         torch.tensor(numbers, dtype=torch.float64).view(1, -1, 1) for numbers in (mean, std)
     )

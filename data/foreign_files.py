@@ -52,7 +52,7 @@ UNREADABLE = (
     *(OSError, EOFError, ValueError, TypeError, OverflowError, RuntimeError, MemoryError),
     *(BadZipFile, zlib.error, lzma.LZMAError),
 )
-"""What reading a broken file raises: Arrow's errors are subclasses of these."""
+"""Errors of reading a broken file; those of Arrow are subclasses of these."""
 SMALL, GROWTH = 2**28, 100
 """Bytes that any file may take in memory, and how many times its own size a larger one may."""
 

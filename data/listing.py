@@ -33,7 +33,7 @@ def own_files(spec: DatasetSpec) -> OwnFiles:
 
 
 def guessed(path: Path) -> str:
-    """Return what a path holds: `folder` if it has images, else `table`."""
+    """Return the kind of data in a path: `folder` if it has images, else `table`."""
     found = image_files(path)
     if found.kind == "images" or (found.kind == "archive" and _has_bytes(found.train[0])):
         return FOLDER

@@ -33,7 +33,7 @@ class SplitFiles:
     test: tuple[Path, ...]
 
     def fingerprint(self) -> Fingerprint:
-        """Return what a cached copy depends on: path, size and time of change of every file."""
+        """Return the key of a cached copy: path, size and time of change of every file."""
         files = (*self.train, *self.test)
         named = named_by_parquet(files) if self.read is read_parquet else ()
         return [*fingerprint_of(files), *fingerprint_of_named(named)]
@@ -62,7 +62,7 @@ class TextFiles:
     validation: tuple[Path, ...]
 
     def fingerprint(self) -> Fingerprint:
-        """Return what a cached copy depends on: path, size and time of change of every file."""
+        """Return the key of a cached copy: path, size and time of change of every file."""
         return fingerprint_of((*self.train, *self.test, *self.validation))
 
 

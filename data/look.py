@@ -1,4 +1,4 @@
-"""What data of one's own is: its classes, the shape, mean and deviation of its inputs.
+"""Look at data of one's own: its classes, and the shape, mean and deviation of its inputs.
 
 `completed(spec)` fills in what a spec leaves open, from the files. What was found is kept on disk
 until a file changes, so that looking again takes no time.
@@ -28,7 +28,7 @@ DIGITS = 6
 """That means and deviations are kept with."""
 IMAGES_AT_A_TIME = 1024
 TOLD_BY = {"images": "a folder each", "archive": "told by y", "tables": "told by dataset.label"}
-"""What says the class of an example, in each kind of files."""
+"""Source of the class of an example, by kind of files."""
 
 Size = tuple[int, int]
 """The width and the height of an image."""

@@ -22,7 +22,7 @@ from data.tables import LABEL, NUMBER, Rows
 A_NUMBER = rf"^\s*{NUMBER.pattern}\s*$"
 """A text that is a number, maybe between spaces."""
 INDICES = ("", "Unnamed: 0", "__index_level_0__")
-"""What pandas calls the numbers of rows, which it writes beside the columns of a table."""
+"""Names that pandas gives to the numbers of rows, which it writes beside a table's columns."""
 
 
 def number_columns(rows: Rows, besides: Collection[str]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from data.splits import splits_of
 
 Counts = NDArray[np.int64]
 RUNNING_TEXT = "runs of words"
-"""What stands for the classes of a text that has none."""
+"""Stands for the classes of a text that has none."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def broken_in(spec: DatasetSpec) -> dict[Broken, None]:
 
 
 def test_part(spec: DatasetSpec) -> str:
-    """Say where the test examples of one's own data are from."""
+    """Return the origin of the test examples of one's own data."""
     if testing_list(own_files(spec), spec) is not None:
         return "of its own files"
     share = TEST_SHARE if spec.test_share is None else spec.test_share
@@ -114,7 +114,7 @@ def test_part(spec: DatasetSpec) -> str:
 
 
 def class_counts(labels: Counts, spec: DatasetSpec) -> list[int]:
-    """Return how many examples there are of each class."""
+    """Return the number of examples of each class."""
     counted: list[int] = np.bincount(labels, minlength=len(class_names(spec))).tolist()
     return counted
 
@@ -130,7 +130,7 @@ def labels_of_split(split: Split, spec: DatasetSpec) -> Counts:
 
 
 def dealt(spec: DatasetSpec) -> Dealt:
-    """Return how many examples of each class each simulated client gets."""
+    """Return the number of examples of each class that each simulated client gets."""
     labels = labels_of_split(splits_of(spec).train, spec)
     counts = np.array([class_counts(labels[rows], spec) for rows in client_rows(spec)])
     if not spec.is_natural:
@@ -139,7 +139,7 @@ def dealt(spec: DatasetSpec) -> Dealt:
 
 
 def notes(spec: DatasetSpec, parted: Dealt) -> list[str]:
-    """Say who takes part where not all do, and which classes one client has, or nobody."""
+    """Return notes on clients that are left out, and on classes that one client has, or none."""
     names, clients, told = class_names(spec), parted.names, []
     if parted.there > len(clients):
         told.append(

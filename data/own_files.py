@@ -27,7 +27,7 @@ ARCHIVE_SUFFIX = ".npz"
 HUB_NOTES = frozenset(
     {"dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json"}
 )
-"""What Hugging Face's libraries write beside data, and is none."""
+"""Files that Hugging Face's libraries write beside data."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class OwnFiles:
         return below if below.is_dir() else self.path
 
     def fingerprint(self) -> Fingerprint:
-        """Return what a cached copy depends on: path, size and time of change of every file."""
+        """Return the key of a cached copy: path, size and time of change of every file."""
         files = fingerprint_of((*self.train, *self.test, *self.validation))
         return [(str(self.root), len(self.train), len(self.test)), *files]
 

@@ -148,7 +148,7 @@ def _held_out(
 
 
 def _places(train: Listed, name: str, kept: Any = slice(None)) -> Arrays:
-    """Return where windows of a table begin, counted with a gap between runs of rows."""
+    """Return the first row of each window of a table, counted with a gap between runs of rows."""
     if train.starts is None or train.runs is None:
         return {}
     return {name: (train.starts + train.runs)[kept]}
@@ -295,5 +295,5 @@ def named_by(files: OwnFiles, spec: DatasetSpec) -> list[Path]:
 
 
 def fingerprint_of_own(files: OwnFiles, spec: DatasetSpec) -> Fingerprint:
-    """Return what a cached copy depends on: the files, and the images that tables name."""
+    """Return the key of a cached copy: the files, and the images that tables name."""
     return [*files.fingerprint(), *fingerprint_of_named(named_by(files, spec))]

@@ -138,7 +138,7 @@ def _partitioner(spec: DatasetSpec, examples: int, rng: np.random.Generator) -> 
 
 
 def _uneven_sizes(spec: DatasetSpec, examples: int, rng: np.random.Generator) -> Rows:
-    """Return how many examples each place has: within a factor of two, or in the range given."""
+    """Return the examples of each place: within a factor of two, or in the range given."""
     if spec.examples_per_client is None:
         ends = np.cumsum(rng.uniform(1, 2, spec.clients))
         rounded: Rows = np.round(examples * ends / ends[-1]).astype(np.int64)
@@ -270,7 +270,7 @@ def require_examples(spec: DatasetSpec, owners: Owners, parts: Sequence[NDArray[
 
 
 def natural_clients(spec: DatasetSpec) -> int:
-    """Return how many clients the data has."""
+    """Return the number of clients that the data has."""
     return len(own_owners(spec).names)
 
 
@@ -284,7 +284,7 @@ def client_names(spec: DatasetSpec) -> tuple[str, ...]:
 
 
 def whole_in_test(spec: DatasetSpec) -> tuple[str, ...]:
-    """Return who would be a client, were not all its examples held out for the test."""
+    """Return the clients left out since all their examples are held out for the test."""
     return own_owners(spec).held_out
 
 

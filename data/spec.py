@@ -31,7 +31,7 @@ DEALT_BY_AMOUNT: tuple[PartitionKind, ...] = ("iid", "sizes", "uneven", "shares"
 MOST_PIXELS = 4096
 """Of a side of an image that a run may ask for."""
 WHITESPACE = "whitespace"
-"""What makes words of a running text, unless another tokenizer is named."""
+"""Default splitter of a running text into words."""
 
 
 @dataclass(frozen=True)
@@ -305,12 +305,12 @@ class DatasetSpec:
 
     @property
     def facts(self) -> ImageFacts | SeriesFacts | TextFacts | LanguageFacts:
-        """Return what is known of the data set."""
+        """Return the facts of the data set."""
         return self._own_facts if self.is_own else CATALOG[self.name]
 
     @cached_property
     def _own_facts(self) -> ImageFacts | SeriesFacts | TextFacts:
-        """Return what this spec says of data that is in no catalogue."""
+        """Return the facts that this spec has of data that is in no catalogue."""
         if not self.is_known:
             raise DataError(f"{self.path} has not been looked at")
         assert self.classes is not None
@@ -355,7 +355,7 @@ class DatasetSpec:
         """Return the number of classes: of a running text, the words of its vocabulary."""
         if isinstance(self.facts, LanguageFacts):
             return self.words or self.facts.words[self.tokenizer or WHITESPACE]
-        return self.facts.num_classes
+        return len(self.facts.classes)
 
     @property
     def holds(self) -> Literal["images", "series", "tokens", "language"]:

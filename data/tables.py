@@ -341,7 +341,7 @@ MISSING = frozenset(
     {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"}
     | {"N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"}
 )
-"""What stands for a number that is missing; among texts, all but the first are texts."""
+"""Texts that stand for a missing number; among texts, only the first does."""
 WHOLE = re.compile(r"[-+]?[0-9]+")
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 TRUTHS = {"true": "true", "false": "false", "1": "true", "0": "false"}

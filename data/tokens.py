@@ -30,9 +30,9 @@ HASHED = "hashed"
 PACKAGE = "package:"
 TOKENIZER_FILE = "tokenizer.json"
 PUBLISHED = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-"""What names of models on Hugging Face look like, unlike most paths."""
+"""Form of the names of models on Hugging Face, unlike most paths."""
 PROBE = "A naïve CAFÉ's 3.14 tokens -- (isn't it?) ΑΩ 東京\n"
-"""What tokenizers of one vocabulary make different tokens of."""
+"""A sentence of which tokenizers of one vocabulary make different tokens."""
 
 
 def encode(texts: Sequence[str], tokenizer: str | None, max_tokens: int) -> NDArray[np.int32]:
@@ -86,7 +86,7 @@ def _pretrained(tokenizer: str) -> Tokenizer:
 
 
 def fingerprint(tokenizer: str | None) -> object:
-    """Return what tokens depend on: a file's path, size and time, or a published name."""
+    """Return the key of tokens: a file's path, size and time, or a published name."""
     local = local_path(tokenizer) if tokenizer is not None else None
     if local is None:
         return tokenizer
@@ -95,7 +95,7 @@ def fingerprint(tokenizer: str | None) -> object:
 
 
 def identity(tokenizer: str | None) -> str | None:
-    """Return what tells a pre-trained tokenizer from others, wherever it is; None for hashed words.
+    """Return a name of a pre-trained tokenizer's content, wherever it is; None for hashed words.
 
     It is a hash of its vocabulary, and of what it makes of a sentence. Not of its file, which each
     version of the library writes in its own way.

@@ -28,7 +28,7 @@ OWN, COUNTERPART, FILES = "own", "counterpart", "files"
 """In place of a data set's name: what the server keeps of the run's (`DatasetSpec.server`), the one
 that ScaleFL takes, or whatever is found under the path."""
 COUNTERPARTS = {"cifar10": "cifar100", "cifar100": "cifar10", "sst2": "ag-news", "ag-news": "sst2"}
-"""Whose training sets ScaleFL distils with each other (section 4.3)."""
+"""Data sets whose training sets ScaleFL distils with each other (section 4.3)."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class UnlabelledSpec:
 
 
 def server_parts(run: DatasetSpec, validation: float) -> tuple[Examples, Examples]:
-    """Return what the server keeps of the run's data: a share to validate on, and the rest."""
+    """Return the examples that the server keeps: a share to validate on, and the rest."""
     kept = server_data(run)
     rows = torch.arange(len(kept))
     cut = round(len(kept) * validation)

@@ -20,7 +20,7 @@ from plugins.regular_files import open_regular
 
 UNKNOWN, END_OF_LINE = "<unk>", "<eos>"
 BASIC_ENGLISH = ((r"<br \/>|[;:]", " "), (r"([.,()!?'])", r" \1 "))
-"""What torchtext's tokenizer `basic_english` replaces, one after the other."""
+"""Replacements of torchtext's tokenizer `basic_english`, one after the other."""
 
 
 def words_of(line: str, tokenizer: str) -> list[str]:

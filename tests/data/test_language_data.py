@@ -13,7 +13,7 @@ import torch
 
 from data import splits
 from data.catalog import LANGUAGE, DataError
-from data.clients import client_data, client_rows, device_data
+from data.clients import client_data, deal_of, device_data
 from data.examples import LanguageData, LanguageSplit
 from data.spec import DatasetSpec, PartitionKind
 from data.splits import load_language
@@ -34,7 +34,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def forget_loaded() -> None:
     splits._language.cache_clear()
-    client_rows.cache_clear()
+    deal_of.cache_clear()
 
 
 def spec_of(path: Path, words: int | None = 8, max_tokens: int = 4) -> DatasetSpec:

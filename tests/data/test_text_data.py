@@ -19,7 +19,7 @@ from tokenizers.processors import TemplateProcessing
 
 from data import splits, tokens
 from data.catalog import TEXTS, DataError
-from data.clients import client_data, client_rows, device_data, global_test
+from data.clients import client_data, client_rows, deal_of, device_data, global_test
 from data.examples import Examples, TextData, TextSplit
 from data.inputs import read_inputs
 from data.spec import PARTITION_KINDS, DatasetSpec, PartitionKind
@@ -55,7 +55,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def forget_loaded() -> None:
     splits._texts.cache_clear()
     splits._device_texts.cache_clear()
-    client_rows.cache_clear()
+    deal_of.cache_clear()
 
 
 def texts(examples: Examples) -> torch.Tensor:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from data import splits
 from data.catalog import IMAGES
-from data.clients import client_rows
+from data.clients import deal_of
 from data.examples import Examples, ImageData, ImageSplit
 
 FACTS = IMAGES["cifar10"]
@@ -23,7 +23,7 @@ def forget_loaded() -> None:
     """What a new process knows: nothing but the files."""
     splits._images.cache_clear()
     splits._device_images.cache_clear()
-    client_rows.cache_clear()
+    deal_of.cache_clear()
 
 
 def random_split(rows: int, name: str = "cifar10", seed: int = 0) -> ImageSplit:
