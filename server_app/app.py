@@ -16,12 +16,11 @@ from flwr.serverapp import Grid, ServerApp
 from data.overview import dealt, notes
 from protocol import failures
 from protocol.environment import STARTED_IN
-from server_app.budgets import budgets_of
 from server_app.building import evaluator, strategy_of
-from server_app.config.checkout import start_of_paths
 from server_app.config.composing import Config, compose_and_tell
-from server_app.config.overrides import with_absolute_paths
+from server_app.config.overrides import start_of_paths, with_absolute_paths
 from server_app.config.weights import read_weights
+from server_app.predictor import budgets_of
 from server_app.record import checkpoint
 from server_app.record.fleet_record import measured_budgets
 from server_app.record.recorder import Recorder

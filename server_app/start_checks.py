@@ -21,8 +21,8 @@ from data.texts import TextData
 from models import Task
 from protocol.reports import Profile
 from server_app.building import strategy_of
+from server_app.config.composing import Config
 from server_app.config.saved import run_directory
-from server_app.config.settings import Config
 from server_app.config.typed import ConfigError
 from server_app.config.weights import read_weights
 from server_app.record.checkpoint import Checkpoint, load

@@ -21,7 +21,7 @@ from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, load
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
-from server_app.record.best import load_best
+from server_app.record.checkpoint import load_best
 from server_app.record.files import PROGRESS_FILE
 from strategies.federation import FleetConfig
 

@@ -24,8 +24,7 @@ from nestfl.launching.gpus import cores, free_memory_of_gpus
 from nestfl.launching.stopping import Stopped, stop_request
 from server_app.config.composing import Config, compose_and_tell
 from server_app.config.typed import ConfigError
-from server_app.record.files import COMPARISON_FILE, LAUNCHER_LOCK, make_directory
-from server_app.record.locking import PATIENCE, Lock
+from server_app.record.files import COMPARISON_FILE, LAUNCHER_LOCK, PATIENCE, Lock, make_directory
 from server_app.start_checks import check
 
 APP_DIR = Path(__file__).resolve().parents[2]

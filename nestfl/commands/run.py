@@ -17,8 +17,7 @@ from nestfl.launching.request import Choice, Request, choose
 from nestfl.launching.stopping import Stopped, stop_request
 from nestfl.watching.log_colours import colour_for_terminals
 from server_app.config.saved import run_directory
-from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK, claim, new_directory
-from server_app.record.locking import PATIENCE, Lock
+from server_app.record.files import LAUNCHER_LOCK, PATIENCE, RECORD_LOCK, Lock, claim, new_directory
 
 
 def run(request: Request) -> int:

@@ -35,7 +35,7 @@ from nestfl.comparing.result_tables import (
     target_table,
 )
 from nestfl.comparing.results import IMPROVING, Group, Result, Target, grouped, score_names
-from nestfl.comparing.settings import serving_table, settings_json
+from nestfl.comparing.serving_table import serving_table, settings_json
 from server_app.record.files import REPORT_FILE, write_text
 from server_app.record.metrics import finite
 

@@ -24,8 +24,8 @@ from flwr.common.constant import APP_DIR
 from flwr.supercore.utils import get_flwr_home
 from flwr.supernode.runtime import run_clientapp
 
-from nestfl.guarded.flower import replace
 from nestfl.guarded.own_user import LOOPBACK, is_own
+from nestfl.guarded.patching import replace
 from nestfl.guarded.pinned_code import CodeError, allowed_code, check_code
 
 if TYPE_CHECKING:

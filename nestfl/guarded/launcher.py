@@ -15,8 +15,8 @@ from flwr.supercore.superexec import run_superexec
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
 
-from nestfl.guarded.flower import replace
 from nestfl.guarded.own_user import LOOPBACK, is_own
+from nestfl.guarded.patching import replace
 
 CLIENT_APP = [sys.executable, "-P", "-m", "nestfl.guarded.client_app"]
 

@@ -6,7 +6,7 @@ from alembic.config import Config
 from flwr.supercore.state.alembic import utils
 from sqlalchemy.engine import Engine
 
-from nestfl.guarded.flower import replace
+from nestfl.guarded.patching import replace
 
 
 def allow_spaces() -> None:

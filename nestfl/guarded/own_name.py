@@ -11,7 +11,7 @@ from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
 from flwr.server.superlink.linkstate import LinkState
 from flwr.superlink.servicer.fleet import fleet_handlers
 
-from nestfl.guarded.flower import replace
+from nestfl.guarded.patching import replace
 
 
 def guard_names() -> None:

@@ -32,8 +32,8 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.cli.flower_supernode import flower_supernode
 
 from nestfl.bundle import CHECKOUT, BundleError
-from nestfl.guarded.flower import replace
 from nestfl.guarded.own_user import guard_servers, own_port
+from nestfl.guarded.patching import replace
 from nestfl.guarded.pinned_code import CodeError, allowed_code, fingerprint_of
 
 LAUNCHER = [sys.executable, "-P", "-m", "nestfl.guarded.launcher"]

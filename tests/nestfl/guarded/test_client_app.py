@@ -15,7 +15,7 @@ from flwr.cli.build import build_fab_from_files
 from flwr.supernode.runtime import run_clientapp
 
 from nestfl.guarded.client_app import Gate, in_one_line, installed
-from nestfl.guarded.flower import replace
+from nestfl.guarded.patching import replace
 from nestfl.guarded.pinned_code import CodeError, fingerprint
 
 PROJECT = b"""

@@ -24,14 +24,13 @@ from nestfl.launching.request import Choice, Request, choose
 from server_app.config.composing import Config, ConfigError, compose
 from server_app.config.saved import CONFIG_FILE
 from server_app.record import checkpoint
-from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK
-from server_app.record.locking import Lock
+from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK, Lock
 from server_app.record.run_record import RunRecord
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from server_app.record.locking import Lock
+from server_app.record.files import Lock
 lock = Lock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)

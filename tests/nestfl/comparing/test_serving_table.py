@@ -12,7 +12,7 @@ import pytest
 from nestfl.comparing.comparison import Comparison
 from nestfl.comparing.outcome import Outcome
 from nestfl.comparing.results import Result, Target, grouped
-from nestfl.comparing.settings import serving_table
+from nestfl.comparing.serving_table import serving_table
 from nestfl.comparing.trials import Trial, expand
 from server_app.config.composing import compose
 from server_app.record.summary import summarise
