@@ -157,7 +157,7 @@ def _add_personal(summary: dict[str, Any], personal: PersonalMetrics) -> None:
 
 
 def epoch_macs(line: RoundMetrics, epochs: int) -> dict[str, float]:
-    """Return the forward MACs of one of a round's local epochs, summed over each level's clients."""
+    """Return the forward MACs of one of a round's local epochs, by level."""
     from strategies.levels.cost import TRAINING_PASSES  # loads torch, which `show` does without
 
     slices: Mapping[str, Mapping[str, Any]] = line.get("slices", {})
