@@ -9,6 +9,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -53,8 +54,10 @@ def random_images(count: int) -> ImageData:
 def compare(model: str, width: float, batch_size: int, steps: int, repeats: int) -> None:
     data = random_images(batch_size * steps)
     images, labels = next(data.batches(len(data)))
-    plain = TrainSettings(batch_size=batch_size, lr=0.01, device="cpu", channels_last="off")
-    chosen = TrainSettings(batch_size=batch_size, lr=0.01, device="cpu")
+    chosen = TrainSettings(
+        epochs=1, batch_size=batch_size, lr=0.01, schedule="constant", augment=False, device="cpu"
+    )
+    plain = replace(chosen, channels_last="off")
     net = build(model, 10, slice=Slice(width=width))
     ways: dict[str, Callable[[], object]] = {
         "bare": lambda: bare_loop(net, images, labels, plain),

@@ -27,7 +27,7 @@ import torch
 
 from data.clients import global_test
 from data.examples import ImageData
-from inference.serving.metrics import process_memory
+from inference.serving.node_metrics import process_memory
 from inference.serving.wire import DEGRADED, LIMITED, MEDIA_TYPE, Answers, pack
 from nestfl.commands.serving_tree import Tree
 from server_app.trained_level import TrainedRun

@@ -21,7 +21,7 @@ from protocol import failures
 from protocol.arrays import pack, unpack
 from protocol.records import ARRAYS
 from protocol.reports import Evaluation, Personal, Profile, Trained
-from protocol.work import Work
+from protocol.work import Work, made
 from strategies.registry import method
 from training.devices import choose_device, set_threads
 from training.fitting import fit
@@ -63,7 +63,7 @@ def answer(message: Message, context: Context) -> Message:
     work = asked(message, context)
     net = network_of(message, work) if ARRAYS in message.content else None
     chosen, data = method(work.method), own_data(work, context).train
-    training = chosen.Training(chosen.Settings(**work.settings), work, data, {})
+    training = chosen.Training(made(chosen.Settings, work.settings), work, data, {})
     return Message(training.answer(net), reply_to=message)
 
 
@@ -77,7 +77,7 @@ def train(message: Message, context: Context) -> Message:
     recalled = memory.recall()
     device = choose_device(work.train.device)
     here = {name: tensor.to(device) for name, tensor in (recalled or {}).items()}
-    training = chosen.Training(chosen.Settings(**work.settings), work, data, here)
+    training = chosen.Training(made(chosen.Settings, work.settings), work, data, here)
     training.begin(net.to(device))
     report = fit(net, data, training.loss, work.train, work.round, work.seed, training.moved(net))
     personal = tested_by_itself(net, own, training) if work.personal else None
@@ -119,7 +119,7 @@ def test(message: Message, context: Context) -> Message:
     if work.statistics == "own":
         net = with_own_statistics(net, data.train, work.train)
     parts = {"test": data.test, "validation": data.validation}
-    settings = method(work.method).Settings(**work.settings)
+    settings = made(method(work.method).Settings, work.settings)
     reports = evaluate(net, parts[work.part], work.train, settings.ensemble)
     if not reports:
         raise ValueError(f"this client has no {work.part} examples")
@@ -182,7 +182,9 @@ def part_of(dataset: DatasetSpec, node: NodeConfig) -> ClientData:
             f"partition-id is {node.partition} and num-partitions {node.partitions} in the node "
             "config: expected data=PATH, or both partition-id and num-partitions"
         )
-    return client_data(replace(dataset, clients=node.partitions), node.partition)
+    if dataset.clients != node.partitions:
+        dataset = replace(dataset, clients=node.partitions)
+    return client_data(dataset, node.partition)
 
 
 def own_name(context: Context) -> str:

@@ -41,7 +41,7 @@ class DatasetSpec:
     name: str = "digits"
     path: str | None = None
     """Local files: a folder or a file. None takes the bundled or the published data set."""
-    clients: Annotated[int, CLIENTS] = 10
+    clients: Annotated[int, CLIENTS] = 20
     partition: PartitionKind = "iid"
     alpha: float = 1.0
     """Concentration of `dirichlet` (classes) and `sizes` (amounts): the smaller, the more skew."""

@@ -20,17 +20,17 @@ StatisticsKind = Literal["own", "batch"]
 class TrainSettings:
     """Local training: equal settings, data and seed give equal weights."""
 
-    epochs: Annotated[int, SAMPLES] = 1
+    epochs: Annotated[int, SAMPLES] = 5
     steps: Annotated[int | None, SAMPLES] = None
     """Steps per round, over the data again and again; default (None): by the epochs."""
-    batch_size: Annotated[int, SAMPLES] = 32
+    batch_size: Annotated[int, SAMPLES] = 16
     optimizer: OptimizerKind = "sgd"
     """`adamw` is usual for fine-tuning transformers; momentum and nesterov apply to SGD only."""
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
     nesterov: bool = False
-    schedule: ScheduleKind = "constant"
+    schedule: ScheduleKind = "cosine"
     """Change of the learning rate between rounds; within a round it is constant after the
     warm-up."""
     milestones: Annotated[tuple[int, ...], ROUNDS] = ()
@@ -43,7 +43,7 @@ class TrainSettings:
     trains in every round; default (0): no warm-up."""
     clip: float = 0.0
     """Largest norm of a batch's gradient; default (0): no clipping."""
-    augment: bool = False
+    augment: bool = True
     device: DeviceKind = "auto"
     precision: PrecisionKind = "auto"
     channels_last: ChannelsLastKind = "auto"

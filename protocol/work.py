@@ -11,8 +11,8 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from functools import cache
-from typing import Any, Literal
+from functools import cache, lru_cache
+from typing import Any, Literal, TypeVar
 
 from flwr.app import ConfigRecord, RecordDict
 
@@ -27,6 +27,8 @@ from protocol.train_settings import StatisticsKind, TrainSettings
 
 LONGEST_WORK = 10**6
 """Most bytes of the JSON."""
+
+Settings = TypeVar("Settings")
 
 Part = Literal["test", "validation"]
 """Part of a client's data on which it may test a network."""
@@ -97,14 +99,27 @@ class Work:
         return cls(
             **fields
             | {
-                "task": Task(**fields["task"]),
-                "slice": Slice(**fields["slice"]),
-                "dataset": DatasetSpec(**fields["dataset"]),
-                "train": TrainSettings(**fields["train"]),
+                "task": made(Task, fields["task"]),
+                "slice": made(Slice, fields["slice"]),
+                "dataset": made(DatasetSpec, fields["dataset"]),
+                "train": made(TrainSettings, fields["train"]),
                 "recall": Recall(**fields["recall"]) if "recall" in fields else None,
                 "sabotage": Sabotage(**fields["sabotage"]) if "sabotage" in fields else None,
             }
         )
+
+
+def made(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+    """Return a frozen dataclass of a message's values; equal ones are checked only once.
+
+    Most messages of a run repeat its task, data and settings.
+    """
+    return _made(kind, json.dumps(values, separators=(",", ":")))
+
+
+@lru_cache(maxsize=64)
+def _made(kind: type[Settings], values: str) -> Settings:
+    return kind(**_tuples(json.loads(values)))
 
 
 @cache

@@ -10,7 +10,7 @@ import griffe
 
 from reference.source import find, is_ours, modules_of, settled
 
-CONFIG = "server_app.config.settings.Config"
+CONFIG = "server_app.config.composing.Config"
 """What conf/ is read into, but for what a method's own settings say."""
 RANGED = re.compile(r"Annotated\[((?:[^\[\]]|\[[^\[\]]*\])*?), (?:Range\([^()]*\)|[A-Z]+)\]")
 """A type with a range (data/ranges.py)."""

@@ -16,19 +16,17 @@ from flwr.serverapp import Grid, ServerApp
 from data.overview import dealt, notes
 from protocol import failures
 from protocol.environment import STARTED_IN
-from server_app.budgets import budgets_of
 from server_app.building import evaluator, strategy_of
-from server_app.config.checkout import start_of_paths
 from server_app.config.composing import Config, compose_and_tell
-from server_app.config.overrides import with_absolute_paths
+from server_app.config.overrides import start_of_paths, with_absolute_paths
 from server_app.config.weights import read_weights
-from server_app.record import checkpoint
+from server_app.predictor import budgets_of
 from server_app.record.fleet_record import measured_budgets
 from server_app.record.recorder import Recorder
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
 from server_app.record.trackers import tracking
-from server_app.start_checks import require_start
+from server_app.resume import start_of
 from strategies.observer import Observers
 from strategies.round import NestedStrategy
 
@@ -65,10 +63,8 @@ def run(
 
     The record names `command` as what repeats the run.
     """
-    start = checkpoint.load(Path(config.resume)) if config.resume else None
+    start = start_of(config)
     config = replace(config, run_id=config.run_id or uuid4().hex)
-    if start:
-        require_start(config, start)
     opened = RunRecord.resume(config, start) if start else RunRecord.create(config, directory)
     with opened as record, tracking(config, record.directory) as tracker:
         log.info("This run's directory is %s", record.directory)
@@ -78,10 +74,9 @@ def run(
         recorder = Recorder(record, config, start, command)
         place = config.model.weights if not start else None
         weights = read_weights(place) if place else None
-        federated = strategy_of(config, evaluator(config), Observers(recorder, tracker), weights)
+        observers = Observers(recorder, tracker)
+        federated = strategy_of(config, evaluator(config), observers, weights, start)
         recorder.strategy = federated
-        if start:
-            federated.load_state_dict(start.tensors)
         try:
             federated.start(grid)
         except BaseException as error:

@@ -8,6 +8,7 @@ from data.clients import global_test
 from models import State
 from protocol.reports import Evaluation
 from server_app.config.composing import Config
+from server_app.record.checkpoint import Checkpoint
 from strategies.evaluation import Evaluate, classes_counted
 from strategies.observer import Observer
 from strategies.registry import method
@@ -20,10 +21,14 @@ def strategy_of(
     evaluate: Evaluate | None = None,
     observer: Observer | None = None,
     weights: State | None = None,
+    start: Checkpoint | None = None,
 ) -> NestedStrategy:
-    """Return the strategy that a config asks for."""
+    """Return the strategy of a config, with pre-trained weights or the state of a checkpoint."""
     chosen = method(config.strategy.name)
-    return chosen(config, config.strategy, evaluate, observer, weights)
+    made = chosen(config, config.strategy, evaluate, observer, weights)
+    if start is not None:
+        made.load_state_dict(start.tensors)
+    return made
 
 
 def evaluator(config: Config) -> Evaluate:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from data.clients import ClientData, all_clients
+from data.clients import ClientData, all_clients, global_test
 from data.examples import Examples
 from data.inputs import Inputs
 from inference import (
@@ -33,7 +35,8 @@ from inference import (
     scores,
 )
 from models.families import SlicedNetwork
-from server_app.trained_level import RestoredLevel
+from server_app.record.summary import BudgetFacts
+from server_app.trained_level import RestoredLevel, TrainedRun
 from strategies.levels.cost import macs_by_exit
 from training.devices import Placement
 from training.testing import evaluation_batches
@@ -42,7 +45,9 @@ CALIBRATION_BATCHES = 16
 """Batches of up to 256 training examples on which statistics are gathered."""
 LEAST_SECONDS = 2.0
 """The least time that the timing of budgets takes."""
-
+REPORT_BATCH = 256
+"""Inputs that are answered at once."""
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 Batch = TypeVar("Batch")
 Watch = Callable[[Iterable[Batch], int, str], Iterator[Batch]]
 """Passes batches on; is told how many there are at most, and what is done with them."""
@@ -241,9 +246,6 @@ def joined(parts: Sequence[Answers]) -> Answers:
     )
 
 
-# --- what budgets come to --------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The result of a budget, which is a share of the full cost; times were measured here."""
@@ -329,3 +331,24 @@ def _steps(exits: Sequence[float], count: int) -> list[float]:
     steps = [least + (1 - least) * step / (count - 1) for step in range(count - 1)]
     # Rounded up, so that what a table shows is enough when it is typed.
     return [*(math.ceil(1000 * step) / 1000 for step in steps), 1.0]
+
+
+def budgets_of(run: Path) -> dict[str, list[BudgetFacts]]:
+    """Return what budgets come to, by level, of levels with several exits that were trained.
+
+    The thresholds take the clients' validation parts: where the server has none, say so.
+    """
+    found: dict[str, list[BudgetFacts]] = {}
+    try:
+        trained = TrainedRun(run)
+        for level in map(trained.level, trained.levels):
+            one_answer = level.dataset.holds != "language"  # the words of a text leave together
+            if len(level.exits) > 1 and one_answer and not level.untrained:
+                points = front(Predictor(level, REPORT_BATCH), global_test(level.dataset))
+                found[str(level.number)] = [
+                    {"budget": each.budget, "macs": each.macs, "accuracy": each.accuracy}
+                    for each in points
+                ]
+    except Exception as error:  # whatever it is, the run's results are there
+        log.info("the report is without budgets: %s", error)
+    return found

@@ -7,7 +7,6 @@ the plan, so that the run does none of it again.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from rich.filesize import decimal
@@ -20,15 +19,12 @@ from data.examples import Examples, TextData
 from models import Task
 from protocol.reports import Profile
 from server_app.building import strategy_of
-from server_app.config.saved import run_directory
-from server_app.config.settings import Config
+from server_app.config.composing import Config
 from server_app.config.typed import ConfigError
 from server_app.config.weights import read_weights
-from server_app.record.checkpoint import Checkpoint, load
-from server_app.record.files import FLEET_FILE, METRICS_FILE
-from server_app.record.fleet_record import require_same_data
-from server_app.record.metrics import read_metrics
+from server_app.record.checkpoint import Checkpoint
 from server_app.report.amounts import counted
+from server_app.resume import start_of
 from strategies.coverage import require_full_model
 from strategies.federation import FederationError, named
 from strategies.levels.cost import training_memory
@@ -88,39 +84,23 @@ def check(config: Config, nodes: int | None = None) -> Checked:
     """Return what a run of so many simulated clients would start from, or raise `ConfigError`."""
     nodes = config.fleet.clients if nodes is None else nodes
     try:
-        start = load(Path(config.resume)) if config.resume else None
+        start = start_of(config)
         if start is None:
             check_network(config.task)
         place = config.model.weights if not start else None
         weights = read_weights(place) if place else None
-        if start:
-            require_start(config, start)
         test = global_test(config.dataset)
         if start is None and config.dataset.is_own:
             digest_of(config.dataset)  # the run's record has it
         examples = examples_of_clients(replace(config.dataset, clients=nodes))
         with named("strategy"):
             config.strategy.check_files(config)
-        strategy = strategy_of(config, weights=weights)  # weights must fit, levels be planned
-        if start:
-            strategy.load_state_dict(start.tensors)
+        strategy = strategy_of(config, weights=weights, start=start)  # they must fit
         simulate(strategy, examples)
         check_tokens(strategy, test)
         return Checked(config, start, test, examples, strategy)
     except FederationError as error:
         raise ConfigError(str(error)) from error
-
-
-def require_start(config: Config, start: Checkpoint) -> None:
-    """Raise where a run cannot go on: it is beyond its last round, or its data is another."""
-    if config.rounds < start.round:
-        raise ConfigError(
-            f"rounds is {config.rounds}, but the run has come to round {start.round}: expected "
-            "as many or more"
-        )
-    directory = run_directory(start.path)
-    require_same_data(directory / FLEET_FILE, config.dataset)
-    read_metrics(directory / METRICS_FILE)  # before anything is started: it raises for damage
 
 
 def check_network(task: Task) -> None:

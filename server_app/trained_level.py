@@ -21,7 +21,7 @@ from server_app.building import strategy_of
 from server_app.config.composing import ConfigError, load
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
-from server_app.record.best import load_best
+from server_app.record.checkpoint import load_best
 from server_app.record.files import PROGRESS_FILE
 from strategies.federation import FleetConfig
 
@@ -69,8 +69,7 @@ class TrainedRun:
         self._directory = run_directory(path)
         self._saved = load_best(self._directory) if best else checkpoint.load(path)
         self._config = load(self._directory / CONFIG_FILE)
-        self._strategy = strategy_of(self._config)
-        self._strategy.load_state_dict(self._saved.tensors)
+        self._strategy = strategy_of(self._config, start=self._saved)
         self.levels = {level.number: level for level in self._strategy.levels}
 
     def level(self, number: int | None = None) -> RestoredLevel:

@@ -84,10 +84,10 @@ class Tier:
 class FleetConfig:
     """The clients, and their budgets where devices do not state their own."""
 
-    clients: Annotated[int, CLIENTS] = 10
-    budgets: tuple[float, ...] = (1.0,)
+    clients: Annotated[int, CLIENTS] = 20
+    budgets: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
     """Budget of each tier, as a share of the full model's cost, in rising order."""
-    shares: tuple[float, ...] = (1.0,)
+    shares: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
     """Relative number of clients in each tier."""
     spread: Annotated[int, Range(0, 100)] = 0
     """Most tiers between a client's own level and the one it trains. Default (0): its own level;
@@ -191,7 +191,7 @@ class FleetConfig:
 class EvaluateConfig:
     """Rounds between evaluations on the server and on the clients; 0: after the last round only."""
 
-    every: Annotated[int, EVERY] = 1
+    every: Annotated[int, EVERY] = 5
     clients_every: Annotated[int, EVERY] = 0
     personal_every: Annotated[int | None, EVERY] = None
     """Rounds between clients' tests of their own trained slices, before averaging; 0: in the last
@@ -230,8 +230,8 @@ class Federation:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     seed: Annotated[int, SEED] = 0
-    rounds: Annotated[int, ROUNDS] = 10
-    clients_per_round: Annotated[int, CLIENTS] = 10
+    rounds: Annotated[int, ROUNDS] = 20
+    clients_per_round: Annotated[int, CLIENTS] = 20
     in_flight: Annotated[int, CLIENTS] = 16
     """Messages under way at a time."""
     deadline: Annotated[float, Range(0, 10**9)] = 0.0

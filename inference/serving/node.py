@@ -16,7 +16,7 @@ from torch import Tensor
 
 from inference.serving.batching import Batching
 from inference.serving.forwarding import Forwarder, TransferLimit
-from inference.serving.metrics import Metrics
+from inference.serving.node_metrics import Metrics
 from inference.serving.node_part import Form, NodePart, answer
 from inference.serving.parent import ParentBusyError, ParentError
 from inference.serving.refusal import MisplacedError, UnfitError

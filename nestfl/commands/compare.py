@@ -118,8 +118,7 @@ def compare(request: Request) -> int:
     from nestfl.comparing.outcome import Known, Outcome
     from nestfl.comparing.results import Target
     from nestfl.launching.flower import LaunchError
-    from server_app.record.files import LAUNCHER_LOCK
-    from server_app.record.locking import PATIENCE, Lock
+    from server_app.record.files import LAUNCHER_LOCK, PATIENCE, Lock
 
     console, errors = Console(), Console(stderr=True)
     with ExitStack() as held:

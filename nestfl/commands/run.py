@@ -177,8 +177,14 @@ def run_directory_of(request: Request, choice: Choice) -> Iterator[Path]:
     """Make a new run's directory, or take that of the run that goes on; no other has it then."""
     from data.homes import with_home
     from server_app.config.saved import run_directory
-    from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK, claim, new_directory
-    from server_app.record.locking import PATIENCE, Lock
+    from server_app.record.files import (
+        LAUNCHER_LOCK,
+        PATIENCE,
+        RECORD_LOCK,
+        Lock,
+        claim,
+        new_directory,
+    )
 
     resume = request.resume_path()
     if resume is not None and request.run_dir is not None:

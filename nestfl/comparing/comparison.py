@@ -30,12 +30,13 @@ from server_app.record import checkpoint
 from server_app.record.files import (
     COMPARISON_FILE,
     LAUNCHER_LOCK,
+    PATIENCE,
     PROGRESS_FILE,
     RECORD_LOCK,
     SUMMARY_FILE,
+    Lock,
     write_text,
 )
-from server_app.record.locking import PATIENCE, Lock
 from server_app.record.serving_settings import serving_of
 
 LOGS = "logs"

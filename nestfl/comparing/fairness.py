@@ -10,7 +10,7 @@ from typing import Any, Literal
 from nestfl.comparing.results import Group, Result
 from nestfl.comparing.trials import Trial, short_name
 from server_app.config.composing import Config, plain
-from server_app.config.keys import flat, that_matter
+from server_app.config.saved import flat, that_matter
 from server_app.report.grouping import METHODS_ASK_FOR, own_option
 
 CostName = Literal["parameters", "macs", "bytes", "memory"]

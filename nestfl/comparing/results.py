@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from nestfl.comparing.trials import Trial, short_name
-from server_app.record.computation import mace
 from server_app.record.files import METRICS_FILE, SUMMARY_FILE
 from server_app.record.metrics import RoundMetrics, read_metrics, score_of
 from server_app.record.serving_settings import UnderSettings
-from server_app.record.summary import read_summary
+from server_app.record.summary import mace, read_summary
 from training.perplexity import PERPLEXITY, is_perplexity, perplexity_of
 
 SCORES = ("worst", "mean", "cis", "local", "global", "personal", "best")

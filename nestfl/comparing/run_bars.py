@@ -15,7 +15,7 @@ from rich.progress import Progress as Bars
 from nestfl.comparing.running import Display, Progress
 from nestfl.comparing.trials import Trial
 from nestfl.watching.progress import RunState
-from server_app.record.round_line import accuracies_part
+from server_app.record.metrics import accuracies_part
 
 PACE = 60.0
 """Seconds between two lines about the runs that are under way."""

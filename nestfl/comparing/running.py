@@ -20,8 +20,7 @@ from nestfl.comparing.comparison import LOGS, Comparison
 from nestfl.comparing.trials import Trial
 from nestfl.launching.process_group import ProcessGroup
 from nestfl.launching.stopping import StopRequest
-from nestfl.watching.display import Silence
-from nestfl.watching.progress import Follower, RunState
+from nestfl.watching.progress import Follower, RunState, Silence
 from server_app.config.typed import ConfigError
 
 PAUSE = 0.2

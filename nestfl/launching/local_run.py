@@ -16,11 +16,10 @@ from nestfl.launching.launched_run import Run
 from nestfl.launching.request import Simulation
 from nestfl.launching.stopping import Stopped, stop_request
 from nestfl.local_engine import LocalGrid
-from nestfl.watching.display import Lines, Silence
-from nestfl.watching.progress import Follower
+from nestfl.watching.progress import Follower, Lines, Silence
 from protocol.environment import MEMORY
 from server_app import app as server
-from server_app.config.settings import Config
+from server_app.config.composing import Config
 from server_app.record.files import MEMORY_FOLDER, PROGRESS_FILE
 
 log = logging.getLogger("flwr")  # whose lines are a run's log

@@ -11,8 +11,7 @@ from nestfl.launching.flower import Flower, LaunchError, flower
 from nestfl.launching.launched_run import Run, after_round, checkpoints_in
 from nestfl.launching.request import Request
 from nestfl.launching.stopping import StopRequest
-from nestfl.watching.display import display_on
-from nestfl.watching.progress import Follower
+from nestfl.watching.progress import Follower, display_on
 from server_app.record.files import PROGRESS_FILE, SUMMARY_FILE
 from server_app.record.run_record import RunGoneError
 

@@ -1,8 +1,9 @@
-"""What can be chosen by name, in conf/ and in plugins, and what Hydra composes of the choices."""
+"""Lists the choices and keys of conf/ and of plugins, and lets Hydra compose the chosen ones."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
@@ -12,18 +13,19 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 import plugins
-from server_app.config.keys import keys_by_name, lists, values_by_key
+from server_app.config.saved import flat
 from server_app.config.typed import EXTRA, ConfigError, reject_unknown
 from strategies.federation import ModelConfig
 from strategies.method_settings import MethodSettings, PlannedSettings
 from strategies.registry import METHODS, method
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
+COPY = re.compile(r"\$\{([\w.]+)\}")
 
 
 def groups() -> list[str]:
@@ -37,17 +39,6 @@ def choices(group: str) -> list[str]:
     Plugins have files, too, and what they register needs none.
     """
     return sorted({*_files_of(group), *plugins.offered(group)})
-
-
-def _files_of(group: str) -> set[str]:
-    """Return the names of a group's files."""
-    files = (file for folder in (CONF, *_own_folders()) for file in (folder / group).glob("*.yaml"))
-    return {file.stem for file in files if not file.stem.startswith("_")}
-
-
-def _own_folders() -> list[Path]:
-    """Return the folders of choices that loaded plugins have."""
-    return [plugin.conf for plugin in plugins.loaded() if plugin.conf is not None]
 
 
 def settings_by_name() -> dict[str, str]:
@@ -71,6 +62,46 @@ def composed(chosen: Mapping[str, str]) -> DictConfig:
     _complete_model(config)
     _complete_strategy(config)
     return config
+
+
+def values_by_key(config: DictConfig) -> dict[str, Any]:
+    """Return each value under its whole key; a copy of another key's value is that key in ${}."""
+    values: Any = OmegaConf.to_container(config, resolve=False)
+    return flat(values)
+
+
+def copies(config: DictConfig) -> dict[str, str]:
+    """Return the keys whose values are copies of another key's, and that key."""
+    found = {key: COPY.fullmatch(str(value)) for key, value in values_by_key(config).items()}
+    return {key: match[1] for key, match in found.items() if match}
+
+
+def keys_by_name(config: DictConfig) -> dict[str, str]:
+    """Return each key under its last name, the first one that has it; copies are left out."""
+    keys = [key for key in values_by_key(config) if key not in copies(config)]
+    return {key.rpartition(".")[2]: key for key in sorted(keys, key=_depth, reverse=True)}
+
+
+def _depth(key: str) -> int:
+    return key.count(".")
+
+
+def lists(value: Any) -> Any:
+    """Return a value with its tuples as lists, which YAML and Hydra know."""
+    if isinstance(value, Mapping):
+        return {key: lists(item) for key, item in value.items()}
+    return [lists(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _files_of(group: str) -> set[str]:
+    """Return the names of a group's files."""
+    files = (file for folder in (CONF, *_own_folders()) for file in (folder / group).glob("*.yaml"))
+    return {file.stem for file in files if not file.stem.startswith("_")}
+
+
+def _own_folders() -> list[Path]:
+    """Return the folders of choices that loaded plugins have."""
+    return [plugin.conf for plugin in plugins.loaded() if plugin.conf is not None]
 
 
 def _offer_plugins() -> list[str]:

@@ -1,4 +1,4 @@
-"""The configuration: composed by Hydra from conf/ and overrides, kept with a run as YAML.
+"""The configuration of a run: composed by Hydra from conf/ and overrides, kept as YAML.
 
 `compose("strategy=heterofl model=resnet20 train.lr=0.05")`. Overrides are split as a shell does.
 With `resume=PATH` the settings are those the run was started with, and overrides change them.
@@ -6,27 +6,25 @@ With `resume=PATH` the settings are those the run was started with, and override
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 
-import plugins
-from data.spec import DatasetSpec
-from server_app.config.choices import composed, groups
-from server_app.config.keys import copies, lists
+from data.catalog import DataError
+from data.spec import OWN_DATA, DatasetSpec
+from server_app.config.choices import composed, copies, groups, lists
 from server_app.config.overrides import Override, check_key, parse, set_value, split
-from server_app.config.own_data import with_own_data
-from server_app.config.reading import in_file, read
-from server_app.config.saved import CONFIG_FILE, run_directory
-from server_app.config.settings import Config
+from server_app.config.saved import CONFIG_FILE, in_file, read, run_directory
 from server_app.config.typed import EXTRA, ConfigError, build
-from strategies.federation import CheckpointConfig, FleetConfig, ModelConfig
+from strategies.federation import Federation, FleetConfig, ModelConfig, named
 from strategies.method_settings import MethodSettings
 from strategies.registry import method
 
@@ -41,6 +39,54 @@ __all__ = [
     "load",
     "plain",
 ]
+Engine = Literal["ray", "local"]
+
+
+@dataclass(frozen=True)
+class TrackerConfig:
+    """Where a run's numbers go besides its own directory; a tracker has some of these settings."""
+
+    name: Literal["none", "wandb", "mlflow"] = "none"
+    project: str = "nestfl"
+    mode: Literal["online", "offline"] = "online"
+    uri: str | None = None
+
+    def check_installed(self) -> None:
+        """Raise `ValueError` if the package that it takes is not here."""
+        if self.name != "none" and find_spec(self.name) is None:
+            raise ValueError(
+                f"tracker={self.name} takes the package {self.name}, which is not installed: "
+                f"pip install 'nestfl[{self.name}]'"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Federation):
+    """All that a run depends on: the federation, the method's settings, and where it is kept."""
+
+    strategy: MethodSettings
+    output: str
+    name: str | None
+    resume: str | None
+    report: bool = True
+    """Whether the run ends with a report: a page to look at."""
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
+    engine: Engine = "ray"
+    """What `nestfl run` runs the app on: the weights are the same."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.name is not None and not re.fullmatch(r"\w[\w.-]*", self.name):
+            raise ValueError(f"name is {self.name!r}: expected letters, digits, '-', '_' and '.'")
+        if not self.output.strip():
+            raise ValueError("output is empty: expected a folder for run directories, such as runs")
+        with named("strategy"):
+            self.strategy.check(self)
+
+    @property
+    def label(self) -> str:
+        """What was chosen, in short."""
+        return f"{self.strategy.name}-{self.model.name}-{self.dataset.name}"
 
 
 class Composed(NamedTuple):
@@ -121,6 +167,41 @@ def _completed(base: DictConfig, given: Collection[str] | None) -> Mapping[str, 
     return values if given is None else _with_enough_clients(with_own_data(values, given), given)
 
 
+def with_own_data(values: Mapping[str, Any], given: Collection[str]) -> Mapping[str, Any]:
+    """Return the values with the facts of the run's own data, and the clients that it has.
+
+    The keys that were `given` by whoever starts the run are not changed.
+    """
+    if values["dataset"].get("name") not in OWN_DATA:
+        return values
+    from data.look import completed
+
+    spec = build(DatasetSpec, values["dataset"], "dataset")
+    try:
+        known = completed(spec)
+        clients = _clients(known, given, values)
+    except DataError as error:
+        raise ConfigError(f"dataset: {error}") from error
+    values = {**values, "dataset": {**asdict(known), "clients": clients}}
+    if clients == spec.clients:
+        return values
+    return {**values, "fleet": {**values["fleet"], "clients": clients}}
+
+
+def _clients(spec: DatasetSpec, given: Collection[str], values: Mapping[str, Any]) -> int:
+    """Return the number of clients: that of the data, unless one was given or nodes were named."""
+    if not spec.is_natural:
+        return spec.clients
+    from data.own_source import own_owners
+    from data.partition import require_clients
+
+    owners = own_owners(spec)
+    chosen = bool({"fleet.clients", "dataset.clients"} & {*given}) or values["fleet"].get("nodes")
+    if chosen:
+        require_clients("fleet.clients", spec.clients, owners)
+    return spec.clients if chosen else len(owners.names)
+
+
 def _with_enough_clients(values: Mapping[str, Any], given: Collection[str]) -> Mapping[str, Any]:
     """Return the values with no more clients in a round than the fleet has, unless it was asked."""
     asked, there = values["clients_per_round"], values["fleet"].get("clients")
@@ -184,7 +265,6 @@ def dump(config: Config) -> str:
 
 def load(file: Path) -> Config:
     """Return the configuration that a run was started with, its plugins being loaded."""
-    plugins.load_kept(file.parent)
     saved = read(file)
     try:
         return _checked_config(_resolved(saved))
@@ -202,15 +282,7 @@ def _saved(resume: str, chosen: list[Override]) -> DictConfig:
         directory = run_directory(Path(resume))
     except ConfigError as error:
         raise ConfigError(f"resume: {error}") from error
-    plugins.load_kept(directory)
-    saved = read(directory / CONFIG_FILE)
-    # A run saved before these were settings lacks them.
-    saved.setdefault("engine", Config.engine)
-    for part in ("checkpoint", "evaluate"):
-        saved.setdefault(part, {})
-    saved.checkpoint.setdefault("best", CheckpointConfig.best)
-    saved.evaluate.setdefault("personal_every", None)
-    return saved
+    return read(directory / CONFIG_FILE)
 
 
 def _resolved(config: DictConfig) -> Mapping[str, Any]:

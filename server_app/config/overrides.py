@@ -1,8 +1,16 @@
-"""Overrides as they are typed: `key=value`, read as Hydra reads them, and set where they belong."""
+"""Reads overrides as they are typed (`key=value`), as Hydra does, and sets them where they belong.
+
+It also finds the folder from which a simulation's relative paths start. `flwr run .` sends the app
+to a SuperLink that stays. It may have been started in another checkout, and Flower does not tell
+which one a run came from. So the SuperLink's folder is taken only if it holds the same app, file
+by file.
+"""
 
 from __future__ import annotations
 
+import logging
 import shlex
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +23,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 import plugins
 from data.homes import with_home
-from server_app.config.choices import choices, groups
-from server_app.config.keys import keys_by_name
+from server_app.config.choices import choices, groups, keys_by_name
 from server_app.config.typed import ConfigError, choose_from, reject_unknown
 
 PATHS = ("dataset.path", "strategy.unlabelled.path", "resume", "model.weights", "output",
          "dataset.tokenizer")  # fmt: skip
 """Keys of paths: an empty one would be the working directory."""
+APP = Path(__file__).resolve().parents[2]
+"""The app as it runs; in a simulation that is where Flower has unpacked it."""
+NEUTRAL = "nestfl-results"
+"""In the user's home, for runs whose checkout is not known."""
+log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 
 
 @dataclass(frozen=True)
@@ -120,3 +132,26 @@ def set_value(config: DictConfig, override: Override) -> None:
         OmegaConf.update(config, override.key, override.value)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{override.key}: cannot read the value {override.value!r}") from error
+
+
+def start_of_paths(started_in: Path, app: Path = APP) -> Path:
+    """Return the directory that the SuperLink was started in, or else a neutral one, and warn."""
+    if _sources(app) == _sources(started_in, like=app):
+        return started_in
+    neutral = Path.home() / NEUTRAL
+    log.warning(
+        "The SuperLink was started in %s, which does not hold the app that is run: relative paths "
+        "start at %s instead. Give absolute ones (output=..., dataset.path=...), or end that "
+        "SuperLink and start again.",
+        started_in,
+        neutral,
+    )
+    return neutral
+
+
+def _sources(folder: Path, like: Path | None = None) -> dict[Path, bytes]:
+    """Return the files that Flower would send of a folder, by the patterns of `like`."""
+    settings = tomllib.loads(((like or folder) / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = settings["tool"]["flwr"]["app"]["fab-include"]
+    files = {file for pattern in patterns for file in folder.glob(pattern)}
+    return {file.relative_to(folder): file.read_bytes() for file in files}

@@ -1,12 +1,51 @@
-"""Where a run's own configuration is kept."""
+"""Reads the configuration that a run directory keeps, also one of an earlier version."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
+import plugins
+from protocol.documents import DocumentError, read_yaml
 from server_app.config.typed import ConfigError
 
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
 CONFIG_FILE = "config.yaml"
+A_RUNS_OWN = ("output", "name", "resume", "engine", "run_id", "report", "tracker")
+"""Settings on which no result depends."""
+NEEDED = ("model", "dataset", "fleet", "strategy")
+"""Parts that every run has; for others that an older version lacks, defaults stand in."""
+ADDED: Mapping[str, Any] = {
+    "engine": "ray",
+    "checkpoint": {"best": True},
+    "evaluate": {"personal_every": None},
+}
+"""Values of runs that are older than these settings, so that overrides can change them."""
+OLD_OBJECTIVES = {
+    "heterofl": ("masked-cross-entropy", "cross-entropy"),
+    "scalefl": ("self-distillation",),
+}
+"""Of runs that named what their clients minimise: what their methods still do."""
+
+Named = dict[str, Any]
+
+
+class Saved(TypedDict, total=False):
+    """The parts of a configuration."""
+
+    model: Named
+    dataset: Named
+    fleet: Named
+    strategy: Named
+    train: Named
+    aggregation: Named
+    evaluate: Named
+    checkpoint: Named
+    max_update: Named
+    tracker: Named
 
 
 def run_directory(path: Path) -> Path:
@@ -15,3 +54,81 @@ def run_directory(path: Path) -> Path:
         if (folder / CONFIG_FILE).is_file():
             return folder
     raise ConfigError(f"{path} is no run directory and in none (no {CONFIG_FILE})")
+
+
+def read(file: Path) -> DictConfig:
+    """Return a run's configuration by the keys of today; its plugins are loaded first."""
+    from omegaconf import OmegaConf  # not needed by readers of single settings
+    from omegaconf.errors import OmegaConfBaseException
+
+    plugins.load_kept(file.parent)
+    values = read_settings(file)
+    for name in NEEDED:
+        if name not in values:
+            raise ConfigError(f"{file} has no {name}: expected the configuration of a run")
+    try:
+        return OmegaConf.create(_respelled(values))
+    except (OmegaConfBaseException, ConfigError) as error:
+        raise ConfigError(in_file(file, error)) from error
+
+
+def read_settings(file: Path) -> Mapping[str, Any]:
+    """Return what a file says, by name; some parts may not be there."""
+    try:
+        values: Mapping[str, Any] = read_yaml(file, Saved)
+    except DocumentError as error:
+        raise ConfigError(str(error)) from error
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
+    return values
+
+
+def in_file(file: Path, error: Exception) -> str:
+    """Return an error's text in one line, after the file that it is about."""
+    return f"{file}: {' '.join(str(error).split())}"
+
+
+def _respelled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an older run under their names of today."""
+    named = {"in_flight" if name == "window" else name: value for name, value in values.items()}
+    for name, added in ADDED.items():
+        if isinstance(added, Mapping):
+            named[name] = {**added, **named.get(name, {})}
+        else:
+            named.setdefault(name, added)
+    return {**named, "strategy": _respelled_strategy(values["strategy"])}
+
+
+def _respelled_strategy(values: Mapping[str, Any]) -> dict[str, Any]:
+    strategy, name = dict(values), values.get("name")
+    if "objective" in strategy:
+        objective = strategy.pop("objective")
+        if objective not in OLD_OBJECTIVES.get(str(name), ("cross-entropy",)):
+            raise ConfigError(
+                f"this run of {name} was started with the objective {objective}, which {name} "
+                "has no longer: go on with the version of nestfl that it was started with"
+            )
+        strategy |= strategy.pop("objective_settings", {})
+        if name == "heterofl":
+            strategy["masked_loss"] = objective == "masked-cross-entropy"
+        if name != "scalefl":
+            strategy.pop("window", None)
+    if name == "heterofl":
+        strategy.setdefault("own_classes", False)  # it was not a choice yet
+    return strategy
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values under their whole keys."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def that_matter(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of whole keys without those on which no result depends."""
+    return {key: value for key, value in values.items() if key.split(".")[0] not in A_RUNS_OWN}

@@ -19,13 +19,11 @@ from typing import Annotated, NotRequired, TypedDict
 
 import torch
 
-from data.catalog import DataError
-from data.digest import Digest, digest_of, require_same
+from data.digest import digest_of
 from data.partition import client_names
 from data.spec import DatasetSpec
 from protocol.code import code_hash
 from protocol.documents import FINITE, NOT_EMPTY, conforming, read_json
-from server_app.config.typed import ConfigError
 from server_app.record.files import write_text
 from strategies.assignment import budget_of
 from strategies.levels.cost import cost_by_exit, training_memory
@@ -187,17 +185,6 @@ def read_fleet(file: Path) -> FleetRecord | None:
         return None
     conforming(record, FleetRecord, file)
     return record
-
-
-def require_same_data(file: Path, dataset: DatasetSpec) -> None:
-    """Raise where data of one's own is not what fleet.json says that the run was started on."""
-    fleet = read_fleet(file)
-    if fleet is not None and "data" in fleet and dataset.is_own:
-        known = fleet["data"]
-        try:
-            require_same(dataset, Digest(known["train"], known["test"], known["content"]))
-        except DataError as error:
-            raise ConfigError(f"resume: {error}") from error
 
 
 def write_fleet(file: Path, record: FleetRecord) -> None:

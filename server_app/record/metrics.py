@@ -1,4 +1,4 @@
-"""The measures of a round: a line of metrics.jsonl.
+"""The measures of a round: a line of metrics.jsonl, or a short one for the terminal.
 
     {"round": 3, "seconds": 4.1, "bytes": {"down": 900, "up": 900}, "train": {"loss": 0.4},
      "clients": {"sampled": 4, "replied": 3, "refused": {"non-finite": 1}, "failed": {}},
@@ -10,6 +10,13 @@ All but the round may be absent. Accuracies are shares. A language model has per
 them: "perplexity" of a level and an exit, and else "mean_perplexity", "local_perplexity" and so on.
 A fleet with a topology of nodes has "cis", the accuracy of its collaborative inference system, and
 with three exits "settings", the same under other serving settings: {"80-15-5": 0.6}.
+
+confusion.json holds the confusion matrices of the newest test on the server. They grow with the
+square of the number of classes, so lines of metrics.jsonl have the right answers by class only.
+
+    {"round": 20, "levels": {"1": [[33, 0], [2, 34]]}}
+
+A row has the examples of one class, a column those with one answer.
 """
 
 from __future__ import annotations
@@ -18,9 +25,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Required, TypedDict
+from statistics import fmean
+from typing import Annotated, Any, Required, TypedDict, cast
 
-from protocol.documents import FINITE, NOT_NEGATIVE, read_lines
+from protocol.documents import FINITE, NOT_NEGATIVE, read_json, read_lines
+from server_app.record.files import write_text
+from training.perplexity import perplexity_of, shown
 
 Seconds = Annotated[float, FINITE]
 Count = Annotated[int, NOT_NEGATIVE]
@@ -43,7 +53,7 @@ LevelMetrics = TypedDict(
         "accuracy": float,  # of the level's own answer: its last exit, or the ensemble
         "loss": float,  # of that, too
         "right": list[Count],  # examples of each class that it answers right, of the class_sizes
-        "confusion": list[list[Count]],  # by class and answer; no line has it (confusion.py)
+        "confusion": list[list[Count]],  # by class and answer; no line has it: confusion.json has
         "local": float,  # mean over the level's clients of their own model on their own test part
         "global": float,  # the same of the full model
         "validation": float,  # as local, on their validation parts
@@ -181,6 +191,13 @@ BY_CLASS = ("right", "confusion")
 """What of a level has a number for every class: too many for a summary."""
 
 
+class Confusion(TypedDict):
+    """The matrices of one round's test, of each level."""
+
+    round: int
+    levels: dict[str, list[list[Count]]]  # by the level's name: how often, by class and answer
+
+
 def score_of(line: Mapping[str, Any], score: str) -> float | None:
     """Return a score of a whole round: of the clients' own tests of their training the accuracy."""
     found = line.get(score)
@@ -215,3 +232,142 @@ def numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
                 yield from numbers(value, f"{prefix}{key}/")
         elif isinstance(value, (int, float)) and key != "round":
             yield prefix + key, value
+
+
+def confusion_of(metrics: Mapping[str, Any]) -> Confusion | None:
+    """Return the matrices of a round; None where it had no test that tells classes apart."""
+    levels: Mapping[str, Any] = metrics.get("levels", {})
+    found = {name: level["confusion"] for name, level in levels.items() if "confusion" in level}
+    return {"round": metrics["round"], "levels": found} if found else None
+
+
+def without_confusion(metrics: RoundMetrics) -> RoundMetrics:
+    """Return a round as its line has it."""
+    levels: Mapping[str, Any] = metrics.get("levels", {})
+    if not any("confusion" in level for level in levels.values()):
+        return metrics
+    kept = {
+        name: {key: value for key, value in level.items() if key != "confusion"}
+        for name, level in levels.items()
+    }
+    return cast(RoundMetrics, {**metrics, "levels": kept})
+
+
+def write_confusion(file: Path, found: Confusion) -> None:
+    """Write the newest matrices in the place of those before, a line for each level."""
+    rows = (f" {json.dumps(name)}: {json.dumps(each)}" for name, each in found["levels"].items())
+    levels = ",\n".join(rows)
+    write_text(file, f'{{"round": {found["round"]}, "levels": {{\n{levels}\n}}}}\n')
+
+
+def read_confusion(file: Path) -> Confusion | None:
+    """Return what confusion.json says, None where there is none; `DocumentError` if damaged."""
+    try:
+        found: Confusion = read_json(file, Confusion)
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
+    """Tell a round's number, replies, loss, accuracies and time, as far as its record has them."""
+    parts = [f"round {record.get('round')}/{rounds or '?'}"]
+    if isinstance(clients := record.get("clients"), Mapping):
+        parts.append(f"{clients.get('replied')}/{clients.get('sampled')} replies")
+        lost = {fault: _count(clients.get(fault)) for fault in ("refused", "failed")}
+        parts += [f"{number} {fault}" for fault, number in lost.items() if number]
+    parts += [loss_part(record), personal_part(record), accuracies_part(accuracies_of(record))]
+    parts += [system_part(record), perplexities_part(record), tested_loss_part(record)]
+    parts.append(validation_part(record))
+    if isinstance(seconds := record.get("seconds"), (int, float)):
+        parts.append(f"{seconds:.1f} s")
+    return ", ".join(filter(None, parts))
+
+
+def work_line(round: int, what: str, done: int, of: int, loss: float | None) -> str:
+    """Tell how far the server is with work of its own, and the loss of the round's training."""
+    return ", ".join(filter(None, (f"round {round}", _loss(loss), f"{what}: step {done} of {of}")))
+
+
+def answers_line(round: int, what: str, done: int, of: int) -> str:
+    """Tell how many of a round's questions besides training, such as tests, are answered."""
+    return f"round {round}, {what}: {done} of {of} answered"
+
+
+def loss_part(record: Mapping[str, Any]) -> str:
+    """Tell the mean of the clients' losses; nothing where none was told."""
+    train = record.get("train")
+    return _loss(train.get("loss")) if isinstance(train, Mapping) else ""
+
+
+def tested_loss_part(record: Mapping[str, Any]) -> str:
+    """Tell the mean loss of the levels that clients hold; nothing where they were not tested."""
+    levels = record.get("levels")
+    found = levels.values() if isinstance(levels, Mapping) else ()
+    held = [each for each in found if isinstance(each, Mapping) and "lack" not in each]
+    losses = [math.nan if each["loss"] is None else each["loss"] for each in held if "loss" in each]
+    return f"test {_loss(fmean(losses))}" if losses else ""
+
+
+def _loss(loss: object) -> str:
+    return f"loss {loss:.4g}" if isinstance(loss, (int, float)) else ""
+
+
+def personal_part(record: Mapping[str, Any]) -> str:
+    """Tell how good what clients have trained is on their own; nothing where it was not tested."""
+    score = score_of(record, "personal")
+    return f"personal {100 * score:.1f} %" if score is not None else ""
+
+
+def accuracies_part(accuracies: Mapping[str, float]) -> str:
+    """Tell the levels' accuracies; nothing where the round had no test."""
+    shown = [f"{level}: {100 * accuracy:.1f} %" for level, accuracy in accuracies.items()]
+    return "accuracy of level " + ", ".join(shown) if shown else ""
+
+
+def system_part(record: Mapping[str, Any]) -> str:
+    """Tell how good the collaborative system is; nothing where the fleet is none."""
+    score = score_of(record, "cis")
+    return f"system accuracy {100 * score:.1f} %" if score is not None else ""
+
+
+def perplexities_part(record: Mapping[str, Any]) -> str:
+    """Tell the levels' perplexities; nothing where it is no language model."""
+    name = perplexity_of("accuracy")
+    found = [f"{level}: {shown(value)}" for level, value in _scores_of(record, name).items()]
+    return "perplexity of level " + ", ".join(found) if found else ""
+
+
+def validation_part(record: Mapping[str, Any]) -> str:
+    """Tell the score that rounds are compared by; nothing where clients did not validate."""
+    score, perplexity = record.get("validation"), record.get(perplexity_of("validation"))
+    if not isinstance(score, (int, float)):
+        return ""
+    beside = f" and {shown(perplexity)}" if isinstance(perplexity, (int, float)) else ""
+    return f"validation {100 * score:.1f} %{beside}"
+
+
+def accuracies_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return each level's accuracy in a round's record; none where it was not evaluated.
+
+    A level that nobody holds is marked: "4 (untrained)".
+    """
+    return _scores_of(record, "accuracy")
+
+
+def _scores_of(record: Mapping[str, Any], score: str) -> dict[str, float]:
+    levels = record.get("levels")
+    if not isinstance(levels, Mapping):
+        return {}
+    return {
+        f"{level} ({values['lack']})" if "lack" in values else str(level): float(values[score])
+        for level, values in levels.items()
+        if isinstance(values, Mapping) and isinstance(values.get(score), (int, float))
+    }
+
+
+def _count(fault: object) -> int:
+    """Return how many clients a fault had, also where they are counted by reason."""
+    if isinstance(fault, Mapping):
+        return sum(map(_count, fault.values()))
+    return fault if isinstance(fault, int) else 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from server_app.config.composing import Config
 from server_app.record import checkpoint
-from server_app.record.best import BestCheckpoint
+from server_app.record.checkpoint import BestCheckpoint
 from server_app.record.files import PROGRESS_FILE
 from server_app.record.fleet_record import (
     FleetRecord,
@@ -23,7 +23,7 @@ from server_app.record.fleet_record import (
     resumed,
     write_fleet,
 )
-from server_app.record.round_line import answers_line, round_line, work_line
+from server_app.record.metrics import answers_line, round_line, work_line
 from server_app.record.run_record import RunRecord
 from strategies.coverage import Coverage, without_parts
 from strategies.nodes.enrolment import Client

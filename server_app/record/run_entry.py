@@ -1,6 +1,6 @@
-"""A run in short, from its directory alone: fast, and whatever is in there.
+"""Summarises a run from its directory alone: its choices, its progress and how it has ended.
 
-Of metrics.jsonl only the end is read, and torch is not loaded: a list has hundreds of them.
+Of metrics.jsonl only the end is read, and torch is not loaded: a list has hundreds of runs.
 """
 
 from __future__ import annotations
@@ -10,13 +10,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from protocol.documents import DocumentError, parse_json, read_json, read_yaml
 from server_app.config.saved import CONFIG_FILE
-from server_app.record.ending import ending_of
-from server_app.record.files import FLEET_FILE, METRICS_FILE, SUMMARY_FILE, lines_backwards
+from server_app.record.files import (
+    FLEET_FILE,
+    LAUNCHER_LOCK,
+    METRICS_FILE,
+    PROGRESS_FILE,
+    RECORD_LOCK,
+    SUMMARY_FILE,
+    in_use,
+    lines_backwards,
+)
 from server_app.record.metrics import RoundMetrics
+
+How = Literal["finished", "failed", "stopped", "running"]
+STOPS = ("BdbQuit", "KeyboardInterrupt", "Stopped", "SystemExit")
+"""What a run ends with that someone has stopped."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run has ended, and why, where it failed."""
+
+    how: How
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,6 +86,32 @@ def read_entry(directory: Path) -> RunEntry:
         ended="damaged" if wrong else ending.how,
         note="; ".join(wrong) or ending.reason,
     )
+
+
+def ending_of(directory: Path) -> Ending:
+    """Return how the run in a directory has ended; one that was killed says nothing of it."""
+    if (directory / SUMMARY_FILE).is_file():
+        return Ending("finished")
+    if any(in_use(directory / lock) for lock in (RECORD_LOCK, LAUNCHER_LOCK)):
+        return Ending("running")
+    reason = end_reason(directory / PROGRESS_FILE)
+    if reason is None or reason.partition(":")[0] in STOPS:
+        return Ending("stopped")
+    return Ending("failed", reason)
+
+
+def end_reason(progress: Path) -> str | None:
+    """Return why a run ended before its last round, if that is the last thing that it told."""
+    if not progress.is_file():
+        return None
+    for line in lines_backwards(progress):
+        try:
+            event = parse_json(line, progress)
+        except DocumentError:  # cut by a kill, and gone on after
+            continue
+        ended = isinstance(event, dict) and event.get("event") == "end"
+        return str(event["reason"]) if ended and event.get("reason") else None
+    return None
 
 
 def _mapping(file: Path, wrong: list[str], needed: bool = False) -> Mapping[str, Any]:

@@ -4,8 +4,8 @@ runs/20260131-120000-heterofl-resnet20-digits/
     config.yaml       the resolved configuration
     fleet.json        its levels, clients and parts, as fleet_record.FleetRecord says
     metrics.jsonl     one line a round, as metrics.RoundMetrics says
-    confusion.json    which classes the newest test took for which, as confusion.Confusion says
-    checkpoints/      the newest few (checkpoint.py), and the best (best.py)
+    confusion.json    which classes the newest test took for which, as metrics.Confusion says
+    checkpoints/      the newest few, and the best (checkpoint.py)
     tensorboard/      the same numbers as events
     summary.json      the end of it (summary.py)
     report.html       all of it, to look at (server_app/report)
@@ -28,30 +28,35 @@ from data.homes import with_home
 from protocol.documents import DocumentError
 from server_app.config.saved import CONFIG_FILE, run_directory
 from server_app.record import checkpoint
-from server_app.record.confusion import (
-    confusion_of,
-    read_confusion,
-    without_confusion,
-    write_confusion,
-)
 from server_app.record.files import (
     CONFUSION_FILE,
     FLEET_FILE,
     METRICS_FILE,
+    PATIENCE,
     RECORD_LOCK,
     REPORT_FILE,
     SUMMARY_FILE,
+    Lock,
     claim,
     new_directory,
     write_text,
 )
-from server_app.record.locking import PATIENCE, Lock
-from server_app.record.metrics import RoundMetrics, finite, numbers, read_metrics, to_line
+from server_app.record.metrics import (
+    RoundMetrics,
+    confusion_of,
+    finite,
+    numbers,
+    read_confusion,
+    read_metrics,
+    to_line,
+    without_confusion,
+    write_confusion,
+)
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-    from server_app.config.settings import Config
+    from server_app.config.composing import Config
 
 log = logging.getLogger("flwr")  # whose lines `flwr log` shows
 

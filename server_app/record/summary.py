@@ -1,10 +1,11 @@
-"""The end of a run: its metrics in short, as a table on the terminal and for summary.json."""
+"""Summarises a run at its end: a table for the terminal, and summary.json."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Required, TypedDict
 
 from rich import box
@@ -153,6 +154,25 @@ def _add_personal(summary: dict[str, Any], personal: PersonalMetrics) -> None:
         known["personal"] = found.get("accuracy")
         if "perplexity" in found:
             known[name] = found["perplexity"]
+
+
+def epoch_macs(line: RoundMetrics, epochs: int) -> dict[str, float]:
+    """Return the forward MACs of one of a round's local epochs, by level."""
+    from strategies.levels.cost import TRAINING_PASSES  # loads torch, which `show` does without
+
+    slices: Mapping[str, Mapping[str, Any]] = line.get("slices", {})
+    passes = TRAINING_PASSES * epochs
+    return {level: each["macs"] / passes for level, each in slices.items() if "macs" in each}
+
+
+def mace(lines: Iterable[RoundMetrics], epochs: int) -> float | None:
+    """Return the MACs of one local epoch of a round's clients, the mean over the rounds.
+
+    They count as in FedFA (section 5.2): one forward pass of all examples of these clients, of
+    training steps that take three. None where no MACs are recorded.
+    """
+    found = [sum(each.values()) for line in lines if (each := epoch_macs(line, epochs))]
+    return fmean(found) if found else None
 
 
 def show(record: RunRecord, summary: Mapping[str, Any], console: Console | None = None) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from filelock import FileLock
 
 from server_app.config.composing import Config, plain
-from server_app.config.keys import flat
+from server_app.config.saved import flat
 from server_app.config.typed import ConfigError
 from server_app.record.metrics import finite, numbers
 from strategies.observer import Observer

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
-from server_app.record.computation import epoch_macs
 from server_app.record.fleet_record import PartFacts, measured_budgets
+from server_app.record.summary import epoch_macs
 from server_app.report.amounts import amount, counted, duration, listed, percent
 from server_app.report.blocks import (
     Block,

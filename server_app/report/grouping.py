@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from server_app.config.keys import flat, that_matter
+from server_app.config.saved import flat, that_matter
 from server_app.report.amounts import percent
 from server_app.report.run_data import Curve, RunData, by_number
 from training.perplexity import shown

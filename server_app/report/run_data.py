@@ -9,10 +9,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
-from server_app.record.best import worth_of
-from server_app.record.confusion import Confusion
+from server_app.record.checkpoint import worth_of
 from server_app.record.fleet_record import ClientFacts, FleetRecord, LevelFacts
-from server_app.record.metrics import RoundMetrics, score_of
+from server_app.record.metrics import Confusion, RoundMetrics, score_of
 from server_app.record.summary import BudgetFacts, summarise
 
 Spent = Literal["rounds", "bytes", "seconds", "macs"]

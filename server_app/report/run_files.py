@@ -8,11 +8,8 @@ from typing import TypedDict
 
 from plugins.regular_files import open_regular
 from protocol.documents import DocumentError, read_json
-from server_app.config.reading import read_settings
-from server_app.config.saved import CONFIG_FILE
+from server_app.config.saved import CONFIG_FILE, read_settings
 from server_app.config.typed import ConfigError
-from server_app.record.confusion import read_confusion
-from server_app.record.ending import end_reason
 from server_app.record.files import (
     CONFUSION_FILE,
     FLEET_FILE,
@@ -21,7 +18,8 @@ from server_app.record.files import (
     SUMMARY_FILE,
 )
 from server_app.record.fleet_record import read_fleet
-from server_app.record.metrics import read_metrics
+from server_app.record.metrics import read_confusion, read_metrics
+from server_app.record.run_entry import end_reason
 from server_app.record.summary import BudgetFacts
 from server_app.report.run_data import RunData
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from models import State, Task
 from models.families import SlicedNetwork
-from models.slicing import SliceMap
+from models.slicing import Rounding, SliceMap
 from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.update import RefusedUpdateError, Update
 from strategies.assignment import takes_largest
@@ -41,6 +41,7 @@ class HeteroFLSettings(PlannedSettings):
     name: str = "heterofl"
     norm: str | None = "bn-static"
     scaler: str | None = "train"
+    rounding: Rounding = "ceil"
     masked_loss: bool = True
     """Set the logits of classes that a client does not have to 0 in its loss."""
     own_classes: bool = True

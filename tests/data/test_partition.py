@@ -73,7 +73,7 @@ def test_parts_of_a_client_cover_its_rows_without_overlap(
 ) -> None:
     if validation + test >= 1:
         validation, test = validation / 2, test / 2
-    spec = DatasetSpec(validation=validation, test=test, seed=seed)
+    spec = DatasetSpec(clients=10, validation=validation, test=test, seed=seed)
     rows = np.arange(1000, 1000 + size)
     parts = split_parts(rows, spec, 3)
     assert sorted(np.concatenate(parts)) == rows.tolist()
@@ -199,7 +199,12 @@ def test_max_train_limits_what_is_dealt_out() -> None:
             r"examples_per_client \[61, 61\] comes to 610 examples for 10 clients, of 600",
         ),
         (
-            {"partition": "classes", "classes_per_client": 1, "examples_per_client": (61, 61)},
+            {
+                "partition": "classes",
+                "clients": 10,
+                "classes_per_client": 1,
+                "examples_per_client": (61, 61),
+            },
             "comes to 610",
         ),
         (

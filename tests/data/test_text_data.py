@@ -27,7 +27,6 @@ from data.splits import load_texts
 from data.text_files import read_docstrings
 from data.tokens import HASHED_WORDS, encode, identity
 from models import Slice, Task
-from protocol.train_settings import TrainSettings
 from protocol.work import Work
 from server_app import app as server
 from server_app.building import strategy_of
@@ -35,6 +34,7 @@ from server_app.config.composing import ConfigError, compose
 from server_app.config.weights import read_weights
 from server_app.record.run_record import RunRecord
 from tests.support.grids import InProcessGrid
+from tests.support.toy_training import EPOCH
 from training.fitting import fit
 from training.local_training import plain_loss
 from training.testing import evaluate
@@ -380,7 +380,7 @@ def test_a_shuffled_pass_shows_every_text_once_and_augmentation_changes_none() -
 def test_a_lone_text_is_trained_on() -> None:
     task = Task("bert-tiny", 2, options=(("vocabulary", 8),), tokens=8)
     one = TextData.of(TextSplit(np.array([[1, 5, 2]], np.int32), np.array([1])), TEXTS["sst2"])
-    settings = TrainSettings(device="cpu", batch_size=4, lr=0.01)
+    settings = replace(EPOCH, batch_size=4, lr=0.01)
     assert fit(task.build(Slice(0.5)), one, plain_loss, settings, 1, 0).examples == 1
 
 
@@ -459,7 +459,7 @@ def test_words_are_hashed_beside_weights_if_it_is_said() -> None:
 def test_evaluation_reads_texts() -> None:
     task = Task("bert-tiny", 4, options=(("vocabulary", 4096),), tokens=128)
     test = global_test(DatasetSpec("docstrings", max_test=40))
-    reports = evaluate(task.build(Slice(0.5, exits=(1, 2))), test, TrainSettings(device="cpu"))
+    reports = evaluate(task.build(Slice(0.5, exits=(1, 2))), test, EPOCH)
     assert [report.examples for report in reports] == [40, 40]
 
 

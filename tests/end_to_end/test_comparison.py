@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.record.files import LAUNCHER_LOCK
-from server_app.record.locking import Lock
+from server_app.record.files import LAUNCHER_LOCK, Lock
 from tests.support.own_code import METHOD, saved
 
 pytestmark = pytest.mark.processes

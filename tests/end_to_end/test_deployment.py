@@ -24,7 +24,7 @@ import pytest
 
 from server_app.building import strategy_of
 from server_app.config.composing import compose
-from server_app.record.round_line import round_line
+from server_app.record.metrics import round_line
 from tests.support.own_code import METHOD, saved
 
 pytestmark = pytest.mark.processes

@@ -14,7 +14,7 @@ from rich.console import Console
 from nestfl.commands import app
 from server_app import app as server
 from server_app.config.composing import ConfigError, compose
-from server_app.record.best import load_best
+from server_app.record.checkpoint import load_best
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
 from tests.support.grids import InProcessGrid

@@ -18,7 +18,7 @@ import torch
 from data.clients import global_test
 from data.examples import ImageData
 from inference.serving.client import ServiceClient
-from inference.serving.metrics import process_memory
+from inference.serving.node_metrics import process_memory
 from inference.serving.settings import ServeError
 from inference.serving.wire import DEGRADED, Answers, pack
 from nestfl.commands.serving_tree import Tree

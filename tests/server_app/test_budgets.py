@@ -13,9 +13,8 @@ from data.inputs import Inputs
 from nestfl.local_engine import LocalGrid
 from server_app import app as server
 from server_app import predictor as predicting
-from server_app.budgets import BATCH, budgets_of
 from server_app.config.composing import compose
-from server_app.predictor import Predictor, compare, front
+from server_app.predictor import REPORT_BATCH, Predictor, budgets_of, compare, front
 from server_app.trained_level import load_level
 
 SMALL = (
@@ -36,7 +35,7 @@ def test_a_finished_run_has_budgets_of_all_levels_with_early_exits(run: Path) ->
     assert list(found) == ["2", "3", "4"]  # level 1 has one exit
     assert found == budgets_of(run)
     for number, points in found.items():
-        prices = Predictor(load_level(run, int(number)), BATCH).macs
+        prices = Predictor(load_level(run, int(number)), REPORT_BATCH).macs
         assert all(prices.exits[0] <= point["macs"] <= prices.exits[-1] for point in points)
         assert all(0 <= point["accuracy"] <= 1 for point in points)
         assert [point["budget"] for point in points] == sorted(point["budget"] for point in points)
@@ -47,7 +46,7 @@ def test_a_budget_comes_to_what_answering_with_it_does(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(predicting, "LEAST_SECONDS", 0.0)
-    predictor = Predictor(load_level(run), BATCH)
+    predictor = Predictor(load_level(run), REPORT_BATCH)
     test = global_test(predictor.level.dataset)
     *outcomes, to_the_end = compare(predictor, Inputs(test, ()))
     assert to_the_end.thresholds is None

@@ -15,7 +15,7 @@ from data.spec import DatasetSpec
 from models.task import Task
 from protocol.work import Work
 from server_app.record.checkpoint import load
-from server_app.record.confusion import read_confusion
+from server_app.record.metrics import read_confusion
 from strategies.evaluation import class_sizes, classes_counted, level_counts
 from tests.support.federations import Federate, federate_in, untimed
 from tests.support.grids import InProcessGrid

@@ -15,11 +15,10 @@ from flwr.app import Context, RecordDict
 from rich.console import Console
 
 from nestfl.commands import app as command
-from nestfl.watching.display import display_on
-from nestfl.watching.progress import Follower
+from nestfl.watching.progress import Follower, display_on
 from protocol.environment import STARTED_IN
 from server_app import app as server
-from server_app.config import checkout
+from server_app.config import overrides as checkout
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show, summarise
 from strategies.federation import FederationError, FleetConfig

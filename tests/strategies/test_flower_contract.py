@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,21 @@ from flwr.serverapp.strategy import Strategy
 from data.spec import DatasetSpec
 from models import extract
 from protocol.arrays import unpack
-from protocol.train_settings import TrainSettings
 from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import compose
-from strategies.federation import Federation, FederationError, FleetConfig, ModelConfig
+from strategies.federation import (
+    EvaluateConfig,
+    Federation,
+    FederationError,
+    FleetConfig,
+    ModelConfig,
+)
 from strategies.methods.heterofl import HeteroFL, HeteroFLSettings
 from strategies.round import NestedStrategy
 from tests.support.federations import SMALL
 from tests.support.grids import Fault, InProcessGrid, no_fault
+from tests.support.toy_training import EPOCH
 
 SHORT = f"{SMALL} dataset.max_train=160 output=unused"
 
@@ -87,7 +94,8 @@ def test_a_strategy_that_is_made_by_hand_runs_in_ten_lines() -> None:
         model=ModelConfig("resnet20"),
         dataset=DatasetSpec("digits", clients=4, max_train=120),
         fleet=FleetConfig(clients=4, budgets=(0.3, 1.0), shares=(0.5, 0.5)),
-        train=TrainSettings(batch_size=64, device="cpu"),
+        train=replace(EPOCH, batch_size=64),
+        evaluate=EvaluateConfig(every=1),
         clients_per_round=4,
         rounds=3,
     )

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from models import build
 from nestfl.watching.progress import RunState
 from protocol.work import Work
-from server_app.record.round_line import round_line
+from server_app.record.metrics import round_line
 from server_app.record.run_record import RunRecord
 from server_app.record.summary import show
 from tests.support.federations import Federate, federate_in, untimed

@@ -19,7 +19,7 @@ from protocol.records import size
 from protocol.work import Work
 from server_app.building import strategy_of
 from server_app.config.composing import compose
-from server_app.record.round_line import round_line
+from server_app.record.metrics import round_line
 from strategies.federation import FederationError
 from strategies.round import NestedStrategy
 from tests.support.federations import SMALL, Federate, federate_in, untimed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from data.examples import ImageData
 from models import Slice, SlicedNetwork, build
 from protocol.train_settings import TrainSettings
 
-CPU = TrainSettings(device="cpu", batch_size=8, lr=0.05)
+EPOCH = TrainSettings(epochs=1, batch_size=32, schedule="constant", augment=False, device="cpu")
+"""One epoch at a constant rate, of pixels as they are."""
+CPU = replace(EPOCH, batch_size=8, lr=0.05)
 QUARTER = Slice(width=0.25)
 EXITS = Slice(width=0.25, exits=(3, 9))
 

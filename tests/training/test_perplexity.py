@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from data.catalog import LANGUAGE
 from data.examples import LanguageData, LanguageSplit
 from models import SlicedNetwork, Task
 from models.slicing import Slice
-from protocol.train_settings import TrainSettings
+from tests.support.toy_training import EPOCH
 from training.fitting import fit
 from training.local_training import plain_loss
 from training.perplexity import perplexity, perplexity_of, shown
@@ -21,7 +22,7 @@ from training.shared_losses import masked_cross_entropy, present_classes
 from training.testing import evaluate, evaluation_batches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-CPU = TrainSettings(device="cpu", batch_size=2, lr=0.1)
+CPU = replace(EPOCH, batch_size=2)
 
 
 def text(rows: list[list[int]]) -> LanguageData:

@@ -26,6 +26,7 @@ from data.unlabelled import OWN, UnlabelledSpec, server_parts, unlabelled
 from models import State, extract
 from models.families import SlicedNetwork
 from models.loading import load_network
+from models.slicing import Rounding
 from strategies.aggregation.aggregators import Aggregator
 from strategies.aggregation.spool import Spool
 from strategies.federation import Federation, named
@@ -59,6 +60,7 @@ class FedDFSettings(PlannedSettings):
 
     name: str = "feddf"
     norm: str | None = "bn-running"
+    rounding: Rounding = "ceil"
     unlabelled: UnlabelledSpec = field(default_factory=UnlabelledSpec)
     """The examples to distil with; their labels are not used."""
     validation: float = 0.0

@@ -25,8 +25,9 @@ from server_app.record.files import (
     PROGRESS_FILE,
     RECORD_LOCK,
     SUMMARY_FILE,
+    Lock,
+    in_use,
 )
-from server_app.record.locking import Lock, in_use
 from tests.support.recorded_runs import fleet, recorded, round_of, write_run
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -16,8 +16,7 @@ from nestfl.comparing.running import Progress, Running, Slots, visible_gpus
 from nestfl.comparing.trials import Trial
 from nestfl.watching.progress import RunState
 from server_app.config.typed import ConfigError
-from server_app.record.files import LAUNCHER_LOCK
-from server_app.record.locking import Lock
+from server_app.record.files import LAUNCHER_LOCK, Lock
 
 ONE, TWO = Trial({"strategy": "scalefl"}), Trial({"strategy": "fedavg"})
 

@@ -13,13 +13,12 @@ from rich.console import Console
 
 from data.catalog import DataError
 from nestfl.launching import failure
-from nestfl.watching.display import Lines, display_on
 from nestfl.watching.passes import watched_on
-from nestfl.watching.progress import Follower, JsonLines, RunState
+from nestfl.watching.progress import Follower, JsonLines, Lines, RunState, display_on
 from server_app import app as server
 from server_app.config.composing import compose
 from server_app.predictor import Watch
-from server_app.record.round_line import round_line
+from server_app.record.metrics import round_line
 from tests.support.federations import federate_in
 from tests.support.grids import InProcessGrid
 

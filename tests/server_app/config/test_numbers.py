@@ -10,8 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
-from server_app.config.composing import ConfigError, compose, plain
-from server_app.config.settings import Config
+from server_app.config.composing import Config, ConfigError, compose, plain
 from server_app.config.typed import build
 from strategies.registry import METHODS, method
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from nestfl.launching.launched_run import checkpoints_in
 from protocol.work import Work
 from server_app.record import checkpoint
-from server_app.record.best import BestCheckpoint, load_best
-from server_app.record.checkpoint import Checkpoint, CheckpointError
+from server_app.record.checkpoint import BestCheckpoint, Checkpoint, CheckpointError, load_best
 from server_app.trained_level import load_level
 from tests.support.federations import federate_in
 from tests.support.grids import InProcessGrid

@@ -24,14 +24,13 @@ from nestfl.launching.request import Choice, Request, choose
 from server_app.config.composing import Config, ConfigError, compose
 from server_app.config.saved import CONFIG_FILE
 from server_app.record import checkpoint
-from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK
-from server_app.record.locking import Lock
+from server_app.record.files import LAUNCHER_LOCK, RECORD_LOCK, Lock
 from server_app.record.run_record import RunRecord
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from server_app.record.locking import Lock
+from server_app.record.files import Lock
 lock = Lock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)
@@ -180,7 +179,7 @@ def test_nestfl_run_refuses_a_directory_in_use_before_it_starts_anything(
     stopped: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("server_app.record.locking.PATIENCE", 0.2)
+    monkeypatch.setattr("server_app.record.files.PATIENCE", 0.2)
     with another_process(stopped / held) as holder:
         told = f"{stopped} is in use by process {holder.pid} on"
         taken = run_directory_of(Request(resume=stopped), Choice(1))

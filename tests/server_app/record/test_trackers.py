@@ -14,9 +14,9 @@ import pytest
 
 from nestfl.local_engine import LocalGrid
 from server_app import app as server
-from server_app.config import settings
+from server_app.config import composing as settings
 from server_app.config.composing import ConfigError, compose
-from server_app.config.keys import that_matter
+from server_app.config.saved import that_matter
 from server_app.record.metrics import numbers
 from server_app.record.trackers import RUN_TAG, Tracker
 from strategies.round import NestedStrategy

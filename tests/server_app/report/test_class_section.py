@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from server_app.record.confusion import write_confusion
 from server_app.record.files import CONFUSION_FILE
+from server_app.record.metrics import write_confusion
 from server_app.report.blocks import Block, Figures, Table, Text
 from server_app.report.charts import Figure
 from server_app.report.class_section import class_blocks, matrix_chart

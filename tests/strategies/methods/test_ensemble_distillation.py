@@ -16,7 +16,6 @@ from data.unlabelled import numbered
 from models import Slice, Task
 from models.families import SlicedNetwork
 from models.loading import network_to_load
-from protocol.train_settings import TrainSettings
 from strategies.methods.feddf.ensemble_distillation import (
     DistillationSettings,
     Ensemble,
@@ -26,9 +25,9 @@ from strategies.methods.feddf.ensemble_distillation import (
     distil,
 )
 from tests.support.toy_networks import randomised, same, state_of
+from tests.support.toy_training import EPOCH as CPU
 
 TEACHERS = (torch.tensor([[2.0, 0.0, -2.0]]), torch.tensor([[0.0, 2.0, 1.0]]))
-CPU = TrainSettings(device="cpu")
 FEW = DistillationSettings(steps=6, batch_size=16)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference.serving.metrics import MOST_ANSWERERS, Metrics
+from inference.serving.node_metrics import MOST_ANSWERERS, Metrics
 
 
 def test_parents_have_one_type_line_and_their_names_are_escaped() -> None:
