@@ -1,10 +1,10 @@
-"""Early exits against always running to the end, on trained runs: accuracy and throughput.
+"""Compares early exits with always running to the end, on trained runs: accuracy, throughput.
 
     python -m benchmarks.adaptive_inference [RUN ...]
 
 A RUN is a directory that `nestfl run` made; without one, the default federation is trained first.
-Thresholds are the cheapest that lose at most TOLERANCE points on the clients' validation parts;
-accuracy and time are of the test set, both sides in turns on each batch.
+The thresholds are the cheapest that lose at most TOLERANCE points on the clients' validation parts.
+Accuracy and time are measured on the test set; both sides take turns on each batch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from server_app.predictor import TO_THE_END, Predictor, side_by_side
 from server_app.trained_level import load_level
 
 TOLERANCE = 0.3
-"""The target on test data is 0.5."""
+"""Points of accuracy that thresholds may lose on validation data (target on test data: 0.5)."""
 SINGLES = 200
-"""Test samples that are answered one by one."""
+"""Test samples that are answered one at a time."""
 
 
 def measure(run: Path) -> None:

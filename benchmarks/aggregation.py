@@ -1,7 +1,7 @@
-"""Folding and extracting 20 clients' ResNet-18 slices, against a plain add and a plain copy.
+"""Compares aggregating and cutting 20 clients' ResNet-18 slices with a plain add and copy.
 
 The plain operations move as many bytes in one contiguous float32 tensor. Extraction makes new
-tensors, so it is compared with a copy into new memory and with one into memory that is there.
+tensors, so it is compared with a copy into new memory and with a copy into existing memory.
 """
 
 from __future__ import annotations

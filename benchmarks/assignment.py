@@ -1,9 +1,8 @@
 """Measures the server's choice of a round's clients: sampling, levels, assignments, coverage.
 
-It is measured in processor time, which other work on the machine hardly changes.
-
-No messages are made. HeteroFL draws a new level for each client (`strategy.dynamic=true`), which
-depends on the levels of the whole fleet.
+The measure is processor time, which other work on the machine hardly changes. No messages are made.
+HeteroFL draws a new level for each client (`strategy.dynamic=true`), which depends on the levels of
+the whole fleet.
 
     python -m benchmarks.assignment
 """
@@ -21,12 +20,12 @@ from strategies.round import NestedStrategy
 
 FLEETS, SAMPLED, ROUNDS = (100, 1_000, 10_000), 100, 20
 TARGET = 50.0
-"""Milliseconds of processor time a round, for the largest fleet."""
+"""Most milliseconds of processor time per round, for the largest fleet."""
 METHODS = ("scalefl", "heterofl strategy.dynamic=true", "nefl fleet.spread=1", "fjord")
 
 
 def enrolled(method: str, clients: int) -> NestedStrategy:
-    """Return a strategy whose clients have come."""
+    """Return a strategy whose clients have enrolled."""
     strategy = strategy_of(
         compose(
             f"strategy={method} fleet.clients={clients} dataset=cifar10 "
@@ -52,7 +51,7 @@ def milliseconds(strategy: NestedStrategy) -> list[float]:
 
 
 def main() -> None:
-    """Print the curve of each method, and whether the largest fleet meets the target."""
+    """Print the curve of each method, and the result of the largest fleet against the target."""
     print(f"choosing {SAMPLED} clients of a fleet: ms a round, median of {ROUNDS} (first round)")
     for method in METHODS:
         found = {clients: milliseconds(enrolled(method, clients)) for clients in FLEETS}

@@ -1,6 +1,6 @@
-"""nestfl's local training against a bare PyTorch loop: steps per second, as a ratio.
+"""Compares nestfl's local training with a bare PyTorch loop: the ratio of steps per second.
 
-Both train the same slice on the same images, in turns, so that a busy machine slows both alike.
+Both train the same slice on the same images, in turns, so that a busy machine slows both equally.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TARGET = 0.95
 
 
 def bare_loop(net: SlicedNetwork, images: Tensor, labels: Tensor, settings: TrainSettings) -> None:
-    """What one writes without nestfl: images are floats already, and nothing is checked."""
+    """Train in a plain loop: images are floats already, and nothing is checked."""
     optimiser = torch.optim.SGD(
         net.parameters(),
         lr=settings.lr,
@@ -69,7 +69,7 @@ def compare(model: str, width: float, batch_size: int, steps: int, repeats: int)
         for way, run in ways.items():
             started = time.perf_counter()
             run()
-            if repeat:  # the first one warms up
+            if repeat:  # the first turn warms up
                 times[way].append(time.perf_counter() - started)
     speed = {way: steps / statistics.median(taken) for way, taken in times.items()}
     print(f"{model} width {width}, batches of {batch_size}:")

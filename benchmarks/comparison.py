@@ -1,9 +1,9 @@
-"""The share of a comparison's core time that is training and evaluation.
+"""Measures the share of a comparison's core time that is training and evaluation.
 
     python -m benchmarks.comparison [KEY=VALUE,VALUE ...]
 
-The rest is what a comparison adds: starts of processes, plans, messages, sums, records, reports. A
-slot that waits for the last runs counts as well, so there should be as many runs as slots, or many.
+The rest is the comparison's overhead: starts of processes, plans, messages, sums, records, reports.
+A slot that waits for the last runs counts as overhead, too, so use as many runs as slots, or many.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PRESET = ["experiment=bench_digits", "strategy=scalefl,heterofl,decoupled,fedavg
 
 
 def inside(run: Path) -> tuple[float, float]:
-    """Return the seconds that a run trained, and that it tested."""
+    """Return the seconds of a run's training, and of its tests."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     slices = [part for line in lines for part in line["slices"].values()]
     trained = sum(part["device_seconds"] for part in slices)

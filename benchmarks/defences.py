@@ -1,8 +1,8 @@
-"""What the defences cost against the nested mean: time and peak memory, with 8 and 64 replies.
+"""Compares the defences with the nested mean: time and peak memory, with 8 and 64 replies.
 
-Replies are ResNet-18 slices of four widths with some noise. Each case runs in a process of its own,
-once with two replies, which compiles the loops, and then for the record. Seconds are those of the
-processor, since machines are shared.
+Replies are ResNet-18 slices of four widths with some noise. Each case runs in a process of its own:
+first with two replies, which compiles the loops, then for the record. Seconds are processor time,
+since machines are shared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CASES = {
 
 
 def measure(case: str, replies: int) -> None:
-    """Print the seconds of adding and of the result, and the peak above what was there before."""
+    """Print the seconds of adding and of the result, and the peak memory above the start's."""
     full = build("resnet18", 10)
     state = full.state_dict()
     maps = [

@@ -1,6 +1,6 @@
-"""Clients per second of a round over 1,000 simulated nodes that only echo, by `in_flight`.
+"""Measures clients per second in rounds of 1,000 simulated nodes that only echo, by `in_flight`.
 
-That is how many messages are under way at a time. Numbers take turns in one simulation.
+`in_flight` is the number of messages sent at a time. Its values take turns in one simulation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Published ResNets for CIFAR-10 in nestfl's networks: do they keep their test accuracy?
+"""Checks that published ResNets for CIFAR-10 keep their test accuracy in nestfl's networks.
 
     python -m benchmarks.pretrained FOLDER
 
@@ -24,7 +24,7 @@ from models.slicing import Slice
 from models.task import Task
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""What these networks' images were normalised by."""
+"""Mean and deviation of the normalisation of these networks' images."""
 
 
 def accuracy(net: SlicedNetwork, data: Examples) -> float:

@@ -1,7 +1,7 @@
-"""A nestfl round with the full network for all clients, against a round of Flower's FedAvg.
+"""Compares a nestfl round, with the full network for all clients, with a round of Flower's FedAvg.
 
 Both train the same network on the same data with the same loop, in one simulation, in turns. The
-stock client is as good as one can write it: it keeps its network and its data between messages.
+stock client is as fast as possible: it keeps its network and its data between messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TURNS, TARGET = 15, 1.0
 
 
 class TimedFedAvg(FedAvg):
-    """Flower's, with a clock from before its messages are made until their mean is there."""
+    """Flower's FedAvg, timed from before its messages are made until their mean is computed."""
 
     seconds = 0.0
 
@@ -60,9 +60,9 @@ def main(grid: Grid) -> None:
     for turn in range(TURNS + 2):
         for name, run in contenders:
             seconds = run()
-            if turn >= 2:  # the first ones warm up
+            if turn >= 2:  # the first turns warm up
                 times[name].append(seconds)
-        contenders.reverse()  # nobody is always first
+        contenders.reverse()  # each one is first in half of the turns
     print(f"rounds of {CLIENTS} clients, full ResNet-20 for all, medians of {TURNS} turns:")
     for name, taken in times.items():
         print(f"  {name:16} {1000 * statistics.median(taken):7.0f} ms")

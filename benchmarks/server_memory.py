@@ -1,7 +1,7 @@
-"""The server's peak memory with 200 simulated clients, against 20: a 10 MB slice each.
+"""Measures the server's peak memory with 200 simulated clients against 20: a 10 MB slice each.
 
-Clients echo their slice. Each fleet runs in a process of its own, in which the strategy lives, as
-in `flwr run`; Ray's workers and its object store are other processes, and are not counted.
+Clients echo their slice. Each fleet runs in a process of its own that holds the strategy, as in
+`flwr run`. Ray's workers and its object store are other processes and are not counted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PLAN = "model=resnet18 strategy=heterofl strategy.widths=[0.475,1.0] fleet.budge
 
 
 def own_megabytes() -> float:
-    """What this process holds: the object store's shared pages are not its own."""
+    """Return this process's memory without the object store's shared pages."""
     lines = Path("/proc/self/status").read_text().splitlines()
     kilobytes = {line.split(":")[0]: line.split()[1] for line in lines if line.endswith(" kB")}
     return (int(kilobytes["VmRSS"]) - int(kilobytes["RssShmem"])) / 1024
 
 
 class Peak:
-    """The most that this process held while it was watched."""
+    """The peak memory of this process while it is watched."""
 
     def __init__(self) -> None:
         self.megabytes, self._done = 0.0, threading.Event()
@@ -47,7 +47,7 @@ class Peak:
 
 
 def measure(clients: int) -> None:
-    """Print the peak of some rounds in which all clients take part."""
+    """Print the peak over some rounds in which all clients take part."""
 
     def main(grid: Grid) -> None:
         federated = nested_strategy(

@@ -1,10 +1,10 @@
-"""A tree of three processes under load, against one central server with the full network.
+"""Compares a tree of three processes with one central server of the full network, under load.
 
     python -m benchmarks.serving                                  # a minute of each
     python -m benchmarks.serving --minutes 10 --kill-edge         # kills -9 and restarts the edge
 
-The load is mixed: some ask again as soon as they are answered, with batches of all sizes, others at
-a rate of their own, one sample each. It trains a small run on digits, unless one is given.
+The load is mixed: some clients send the next request after an answer, with batches of all sizes;
+others send one sample at a fixed rate. A small run on digits is trained unless one is given.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from nestfl.commands.serving_tree import Tree
 from server_app.trained_level import TrainedRun
 
 SIZES = (1, 1, 1, 2, 4, 16)
-"""Samples of a request of the closed loop, drawn."""
+"""Samples of a request of the closed loop; one of these is drawn."""
 DOWN = 10.0
-"""Seconds that the edge is gone for."""
+"""Seconds that the edge is down."""
 
 
 @dataclass
 class Tally:
-    """What became of requests."""
+    """Counts of requests by their result."""
 
     latencies: list[float] = field(default_factory=list)
     answered: Counter[str] = field(default_factory=Counter)
@@ -75,7 +75,7 @@ class Tally:
 
 
 class Load:
-    """Asks a node for a while, and counts under the name of the phase that it is in."""
+    """Sends requests to a node for a while, and counts them under the current phase."""
 
     def __init__(self, tree: Tree, data: ImageData, workers: int, rate: float) -> None:
         self.url, self.data, self.workers, self.rate = (
@@ -113,12 +113,12 @@ class Load:
         tally.add(answers, self.data.labels[rows], time.perf_counter() - began)
 
     async def closed(self, end: float) -> None:
-        """Ask, and ask again when answered."""
+        """Send a request, and the next one after its answer."""
         while time.monotonic() < end:
             await self.ask(self.chance.choice(SIZES))
 
     async def open(self, end: float) -> None:
-        """Ask at a rate, whether or not the answers come."""
+        """Send requests at a rate, whether or not the answers come."""
         asked: set[asyncio.Task[None]] = set()
         while time.monotonic() < end:
             task = asyncio.create_task(self.ask(1))
@@ -141,7 +141,7 @@ class Load:
         await self.client.aclose()
 
     async def watch(self, seconds: float, tree: Tree) -> None:
-        """Look at the nodes' memory ten times."""
+        """Record the nodes' memory ten times."""
         for _ in range(10):
             self.memory.append(memories(tree))
             await asyncio.sleep(seconds / 10)
@@ -163,7 +163,7 @@ class Load:
 
 
 def measure(parts: Path, data: ImageData, options: argparse.Namespace, kill_edge: bool) -> None:
-    """Serve the parts of a folder, put them under load, and print what came of it."""
+    """Serve the parts of a folder, put them under load, and print the results."""
     tree = Tree(parts, port=options.port)
     try:
         tree.start_all(*(["--half"] if options.half else []))
@@ -188,7 +188,7 @@ def memories(tree: Tree) -> dict[str, int]:
 
 
 def passed_on(tree: Tree, name: str) -> str:
-    """Say how much a node has passed on since it started."""
+    """Return the samples that a node has passed on since its start, and their size, as text."""
     context = ssl.create_default_context(cafile=tree.authority)
     headers = {"Authorization": f"Bearer {tree.token}"}
     with httpx.Client(verify=context, headers=headers, trust_env=False) as client:

@@ -1,4 +1,4 @@
-"""A Ray simulation on this machine, with a server of the benchmark's own."""
+"""Runs a Ray simulation on this machine, with a server of the benchmark's own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from server_app.config.composing import compose
 from strategies.round import NestedStrategy
 
 EXAMPLES = 100
-"""What an echoing client says it trained on."""
+"""Number of training examples that an echoing client reports."""
 
 
 def simulate(clients: int, main: Callable[[Grid], None], client_app: ClientApp) -> None:
-    """Run the server's `main` against as many clients, two at a time."""
+    """Run the server's `main` against this many clients, two at a time."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     server_app = ServerApp()
@@ -38,7 +38,7 @@ def simulate(clients: int, main: Callable[[Grid], None], client_app: ClientApp) 
 
 
 def nested_strategy(overrides: str) -> NestedStrategy:
-    """The strategy that a run with these overrides has; it evaluates nothing."""
+    """Return the strategy of a run with these overrides; it evaluates nothing."""
     return strategy_of(compose(overrides))
 
 

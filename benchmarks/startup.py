@@ -1,9 +1,9 @@
-"""Where the time goes from `nestfl run` to its first round, and what it costs in processor time.
+"""Measures the phases from `nestfl run` to its first round, and their processor time.
 
     python -m benchmarks.startup [COMMAND...]
 
-Each COMMAND is a `nestfl`, such as .venv/bin/nestfl of another checkout to compare with; this one
-if none is given. They run in turns. A first run of each is not counted: it fills the cache.
+Each COMMAND is a `nestfl`, such as .venv/bin/nestfl of another checkout to compare with; default:
+this one. They run in turns. A first run of each is not counted, because it fills the cache.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def phases(command: Sequence[str]) -> list[float]:
-    """Run it once and return when each phase was over, and the processor time."""
+    """Run a command once; return the end of each phase, and the processor time."""
     with tempfile.TemporaryDirectory() as folder, processor_time() as used:
         run = Path(folder, "run")
         began = time.monotonic()
@@ -82,7 +82,7 @@ def phases(command: Sequence[str]) -> list[float]:
 
 @contextmanager
 def processor_time() -> Iterator[Callable[[], float]]:
-    """Yield what tells, at the end, the processor time of all processes that were waited for."""
+    """Yield a function that returns the processor time of all processes that were waited for."""
 
     def now() -> float:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -101,7 +101,7 @@ def _seconds_until(
 
 
 def _told(run: Path, event: str) -> bool:
-    """Return whether a run's server has told of an event."""
+    """Return whether a run's server has recorded an event."""
     try:
         lines = (run / "progress.jsonl").read_text().splitlines()
     except FileNotFoundError:

@@ -29,14 +29,14 @@ app.query()(nestfl_client.introduce)
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Either client, by who asks: nestfl's server sends its work along."""
+    """Train with the client of the server that asks: nestfl's server sends its work along."""
     if "work" in message.content:
         return nestfl_client.train(message, context)
     return stock_train(message, context)
 
 
 def stock_train(message: Message, context: Context) -> Message:
-    """As in Flower's examples, with nestfl's loop."""
+    """Train as in Flower's examples, with nestfl's loop."""
     set_threads()
     settings, net = given().train, network()
     data = own_data(int(context.node_config["partition-id"])).train

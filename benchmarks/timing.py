@@ -1,4 +1,4 @@
-"""Times several things side by side, since machines are noisy: only their ratios mean something."""
+"""Times several functions in turns: on a busy machine only their ratios are meaningful."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def medians(turns: int, **contenders: Callable[[], object]) -> dict[str, float]:
-    """The median seconds of each contender; all take a turn before any takes the next."""
+    """Return each contender's median seconds; all take a turn before any takes the next."""
     for contender in contenders.values():
         contender()
     times: dict[str, list[float]] = {name: [] for name in contenders}

@@ -1,4 +1,4 @@
-"""A training step of slices against the full network's: slices are really smaller, not masked."""
+"""Compares a training step of slices with the full network's: slices are smaller, not masked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RESNET56 = {
     ),
     "nefl_w_0.2": Slice(width=0.2**0.5, rounding="ceil"),
 }
-"""The smallest submodels of NeFL's Table 12."""
+"""The full network, and the smallest submodels of NeFL's Table 12."""
 
 
 def training_step(task: Task, held: Slice, batch: int = 32) -> Callable[[], None]:
@@ -47,7 +47,7 @@ def training_step(task: Task, held: Slice, batch: int = 32) -> Callable[[], None
 
 
 def size(task: Task, held: Slice) -> int:
-    """Return the bytes of a slice's tensors: what is sent."""
+    """Return the bytes of a slice's tensors, as they are sent."""
     tensors = task.build(held, "meta").state_dict().values()
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 

@@ -1,4 +1,4 @@
-"""What runs on a device: the ClientApp, what the device affords, and what it remembers."""
+"""Holds the device's side of a run: the ClientApp, the device's budget and its memory."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from protocol.environment import STARTED_IN
 
 if Path(sys.argv[0]).name == "flwr-simulation":
-    # Ray puts this process's directory first on its workers' path: were it not this app's, clients
-    # would be loaded from whatever checkout the SuperLink was started in, without a word.
+    # Ray puts this process's directory first on its workers' path. Outside this app, workers
+    # would silently load clients from the checkout that the SuperLink was started in.
     os.environ.setdefault(STARTED_IN, os.getcwd())
     os.chdir(Path(__file__).resolve().parents[1])

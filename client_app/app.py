@@ -1,4 +1,4 @@
-"""The ClientApp: answers query, train and evaluate for one slice."""
+"""Defines the ClientApp: it answers query, train and evaluate messages for one slice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ failures.shorten(logging.getLogger("flwr"))
 
 @app.query()
 def introduce(message: Message, context: Context) -> Message:
-    """Say what this device is: its data, and what it affords."""
+    """Describe this device: its data and its budget."""
     set_threads()
     work, node = asked(message, context), NodeConfig.read(context.node_config)
     data, budget = own_data(work, context), own_budget(work, context)
@@ -58,7 +58,7 @@ def introduce(message: Message, context: Context) -> Message:
 
 @app.query("method")
 def answer(message: Message, context: Context) -> Message:
-    """Answer a question of the method's server half, such as which architecture is chosen."""
+    """Answer a question of the method's server half, such as the architecture that it chooses."""
     set_threads()
     work = asked(message, context)
     net = network_of(message, work) if ARRAYS in message.content else None
@@ -69,7 +69,7 @@ def answer(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train the slice on this device's data, as its method says, and send it back."""
+    """Train the slice on this device's data with its method's training, and send it back."""
     work, net = received(message, context)
     own, chosen = own_data(work, context), method(work.method)
     data = own.train if work.sabotage is None else poisoned(own.train, work.sabotage)
@@ -100,9 +100,9 @@ def train(message: Message, context: Context) -> Message:
 def tested_by_itself(
     net: SlicedNetwork, own: ClientData, training: LocalTraining
 ) -> Personal | None:
-    """Return how good what was just trained is on this device's test part; None if it has none.
+    """Return the scores of the trained slice on this device's test part; None if it has none.
 
-    Logits count as in the training's loss.
+    Logits are treated as in the training's loss (`training.answers`).
     """
     work = training.work
     settled = with_statistics_after_training(net, own.train, work.train, work.statistics)
@@ -113,7 +113,7 @@ def tested_by_itself(
 
 @app.evaluate()
 def test(message: Message, context: Context) -> Message:
-    """Evaluate every exit of the slice on the part of this device's data that the server names."""
+    """Evaluate every exit of the slice on the requested part of this device's data."""
     work, net = received(message, context)
     data = own_data(work, context)
     if work.statistics == "own":
@@ -142,7 +142,7 @@ def statistics(message: Message, context: Context) -> Message:
 
 
 def asked(message: Message, context: Context) -> Work:
-    """Return the work of a message, as far as this device's owner lets it be done."""
+    """Return the work of a message, limited to the requests that this device's owner allows."""
     return granted(Work.read(message.content), NodeConfig.read(context.node_config))
 
 
@@ -188,16 +188,15 @@ def part_of(dataset: DatasetSpec, node: NodeConfig) -> ClientData:
 
 
 def own_name(context: Context) -> str:
-    """Return what tells this client from others on the same machine, from run to run."""
+    """Return a name of this client that is unique on its machine and the same in every run."""
     partition = NodeConfig.read(context.node_config).partition
     return f"node-{context.node_id}" if partition is None else f"client-{partition}"
 
 
 def own_budget(work: Work, context: Context) -> float | None:
-    """Return the share of the full model that this device affords: named, or measured.
+    """Return the share of the full model that this device affords: configured, or measured.
 
-    A device that holds a partition of a named data set is one of the config's fleet, which says
-    what it affords.
+    It is None for a device that holds a partition of a named data set: the config's fleet sets it.
     """
     node = NodeConfig.read(context.node_config)
     if node.budget is not None or node.holds_parts:

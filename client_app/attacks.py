@@ -1,6 +1,6 @@
 """Applies an attack to a client's data before its training, and to its reply afterwards.
 
-It acts between data, method and reply, so that it works with any method.
+It acts between data, method and reply, so it works with any method.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocol.attack import Sabotage
 
 
 def poisoned(data: Examples, sabotage: Sabotage) -> Examples:
-    """Return an attacker's examples, with their labels shuffled where the attack asks for it."""
+    """Return an attacker's examples, with shuffled labels if the attack asks for it."""
     if sabotage.labels is None:
         return data
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(sabotage.labels))
@@ -28,7 +28,7 @@ def poisoned(data: Examples, sabotage: Sabotage) -> Examples:
 
 
 def amplified(trained: State, sent: Mapping[str, Tensor], sabotage: Sabotage) -> State:
-    """Return sent + strength * (trained - sent), statistics included; counters as trained.
+    """Return sent + strength * (trained - sent), statistics included; counters stay as trained.
 
     At strength 1 this is the trained state, bit for bit. A variance is kept at 0 or above.
     """

@@ -1,10 +1,10 @@
-"""What a client remembers from one of its rounds to the next, in files of its own.
+"""Stores a client's memory between its rounds, in a file for each round.
 
     NESTFL_MEMORY or ~/.local/state/nestfl/memory
         RUN/client-3/round-000012.safetensors
 
-A file outlives the client's process, the server and the run: a run that is resumed asks for the
-memory of the last round whose reply it has, and so goes on with the same bits.
+A file outlives the client's process, the server and the run. A resumed run asks for the memory of
+the last round whose reply it has, and so continues with the same bits.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from protocol.work import Recall
 
 @dataclass(frozen=True)
 class Memory:
-    """What one client remembers, where its method says that it does."""
+    """The memory of one client, for methods that keep some."""
 
     owner: str
-    """Which of the clients on this machine it is of."""
+    """Name of the client, unique on this machine."""
     wanted: Recall | None
 
     def recall(self) -> dict[str, Tensor] | None:
-        """Return what is remembered, nothing in the client's first round; None where it is lost."""
+        """Return the memory: empty in the client's first round; None if it is lost."""
         if self.wanted is None or self.wanted.round == 0:
             return {}
         try:
@@ -40,7 +40,7 @@ class Memory:
             return None
 
     def keep(self, round: int, memory: State) -> None:
-        """Keep what is remembered after a round, and drop what no resumed run can ask for."""
+        """Store the memory after a round, and delete files that no resumed run can ask for."""
         if self.wanted is None:
             return
         file = self._file(round)
@@ -49,7 +49,7 @@ class Memory:
         plain = {name: t.detach().cpu().clone().contiguous() for name, t in memory.items()}
         save_file(plain, unfinished)
         os.replace(unfinished, file)
-        # Those of later rounds are of a run that has gone back to an earlier one.
+        # Later rounds' files belong to a run that has gone back to an earlier round.
         files = sorted(file.parent.glob("round-*.safetensors"))
         earlier = [each for each in files if each.name <= file.name][-self.wanted.keep :]
         for each in {*files} - {*earlier, self._file(self.wanted.round)}:

@@ -1,12 +1,12 @@
-"""What a device's owner says of it: the SuperNode's node config.
+"""Reads the SuperNode's node config: the settings of a device's owner.
 
-budget=0.25                        the share of the full model that it affords
+budget=0.25                        share of the full model that the device affords
 partition-id=0 num-partitions=3    its number, and its part of the data sets that it holds
-data="/data/photos"                its own files, of whatever data set a run names
+data="/data/photos"                its own files, whatever data set a run names
 data.cifar10="/data/cifar"         its files of one data set, and so on for others; data.folder
-                                   and data.table are for runs on images and tables of one's own
+                                   and data.table are for runs on the user's images and tables
 tokenizer="/models/minilm"         the one for runs that want a pre-trained one
-allow="hub,package,compile"        what a run may ask of it besides (client_app/offers.py)
+allow="hub,package,compile"        permissions of a run, besides training (client_app/offers.py)
 code="..."                         the code that it is willing to run (nestfl/guarded)
 """
 
@@ -22,10 +22,10 @@ from protocol.reading import number, shown, whole
 
 KEYS = ("allow", "budget", "code", "data", "num-partitions", "partition-id", "tokenizer")
 NAMED = "data."
-"""What the key of a data set's files begins with."""
+"""Prefix of the key for one data set's files."""
 ALLOWED = ("hub", "package", "compile")
-"""What an owner may allow runs to do: to download from Hugging Face, to use what an installed
-Python package holds, and to let torch write, compile and run code for the network."""
+"""Permissions that an owner may give: to download from Hugging Face, to use files of an
+installed Python package, and to let torch write, compile and run code for the network."""
 
 
 class NodeConfigError(ValueError):
@@ -34,23 +34,23 @@ class NodeConfigError(ValueError):
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """What the owner says; a simulated client is told its partition and nothing else."""
+    """The owner's settings; a simulated client has its partition only."""
 
     deployed: bool = False
-    """Whether this is a device of its own, and not a client in a simulation."""
+    """True for a device of its own, false for a client of a simulation."""
     budget: float | None = None
     partition: int | None = None
     partitions: int | None = None
     data: str | None = None
-    """Where its own files are, of whatever data set a run names."""
+    """Path of its own files, for any data set that a run names."""
     named_data: Mapping[str, str] = field(default_factory=dict)
-    """Where its files are, by the data set's name."""
+    """Paths of its files, by the data set's name."""
     tokenizer: str | None = None
     allowed: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> NodeConfig:
-        """Return what the owner says; on a deployed device, what we do not know is an error."""
+        """Return the owner's settings; on a deployed device an unknown key is an error."""
         deployed = bool(os.environ.get(DEVICE))
         if deployed:
             _check_keys(given)
@@ -68,12 +68,12 @@ class NodeConfig:
         )
 
     def files_of(self, dataset: str) -> str | None:
-        """Return where this device's files of a data set are; None if it offers none."""
+        """Return the path of this device's files of a data set; None if it offers none."""
         return self.named_data.get(dataset, self.data)
 
     @property
     def holds_parts(self) -> bool:
-        """Whether it holds a part of data sets that others have too, not files of its own."""
+        """True if it holds a part of shared data sets instead of files of its own."""
         return self.data is None and None not in (self.partition, self.partitions)
 
 

@@ -1,8 +1,8 @@
-"""What a deployed device grants of what a server asks: its owner has the last word, not the server.
+"""Grants or refuses the work that a server asks of a deployed device: the owner decides.
 
-A server names a data set, never a path on the device, and makes it neither download nor import nor
-compile anything unless the node config allows it. So whoever takes the server over still opens no
-file but those that the owner offers. Clients of a simulation are not asked.
+A server names a data set, never a path on the device. The device downloads, imports or compiles
+nothing unless its node config allows it. So an attacker who takes over the server opens only the
+files that the owner offers. Clients of a simulation are not restricted.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from protocol.reading import shown
 from protocol.work import Work
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-"""The variables that keep Hugging Face's libraries, which read them first, off the network."""
+"""Variables that keep Hugging Face's libraries offline; the libraries read them at their import."""
 
-log = logging.getLogger("flwr")  # whose lines a SuperNode shows
+log = logging.getLogger("flwr")  # the logger that a SuperNode shows
 
 
 class NotOfferedError(ValueError):
-    """What a device's owner does not offer; the server is told, and nothing was opened."""
+    """A request that the device's owner does not allow; no file was opened for it."""
 
 
 def granted(work: Work, node: NodeConfig) -> Work:
-    """Return the work as this device does it, or raise `NotOfferedError`."""
+    """Return the work in this device's terms, or raise `NotOfferedError`."""
     if work.sabotage is not None and (node.deployed or node.data is not None):
         raise NotOfferedError(
             "this device attacks nobody: fleet.attack is for the clients of a simulation"
@@ -50,7 +50,7 @@ def granted(work: Work, node: NodeConfig) -> Work:
 
 
 def _check_data(asked: DatasetSpec, node: NodeConfig) -> None:
-    """Raise unless this device has the data set: its own files, or what it may take otherwise."""
+    """Raise unless this device has the data set, as its own files or as a part that it may load."""
     if node.files_of(asked.name) is not None:
         return
     if asked.path is not None:
@@ -70,7 +70,7 @@ def _check_data(asked: DatasetSpec, node: NodeConfig) -> None:
 
 
 def _tokenizer(work: Work, node: NodeConfig) -> str | None:
-    """Return the tokenizer that this device uses: its own where the run's is a pre-trained one."""
+    """Return the tokenizer to use: this device's own if the run asks for a pre-trained one."""
     asked = work.dataset.tokenizer
     if work.dataset.holds != "tokens" or asked in (None, HASHED):
         return asked
@@ -90,7 +90,7 @@ def _tokenizer(work: Work, node: NodeConfig) -> str | None:
 
 
 def _check_tokenizer(asked: str, node: NodeConfig) -> None:
-    """Raise unless a device without a tokenizer of its own may use what the server names."""
+    """Raise unless a device without a tokenizer of its own may use the server's."""
     for prefix in (HUB, PACKAGE):
         word = prefix.removesuffix(":")
         if asked.startswith(prefix) and word in node.allowed:
@@ -111,7 +111,7 @@ def _forbids(word: str) -> str:
 
 
 def _offered(node: NodeConfig) -> str:
-    """Return the names of the data sets that this device offers; where they are stays here."""
+    """Return the names of the data sets that this device offers; their paths stay here."""
     bundled = [name for name, facts in CATALOG.items() if not facts.hub] if node.holds_parts else []
     names = dict.fromkeys([*sorted(node.named_data), *bundled])
     return ", ".join(names) or (
@@ -122,7 +122,7 @@ def _offered(node: NodeConfig) -> str:
 
 @contextmanager
 def reasons_kept_here(what: str, node: NodeConfig) -> Iterator[None]:
-    """Keep what is wrong with a device's own files in its own log, since it may quote them."""
+    """Log problems of a device's own files on the device only: the text may quote the files."""
     try:
         yield
     except Exception as error:

@@ -1,12 +1,12 @@
-"""Measures what a device affords, for devices whose owner names no budget.
+"""Measures a device's budget, for devices whose owner names none.
 
-The speed is measured so that other load on the device hardly changes it: beside busy processes,
-training in several threads may take a hundred times as long from one second to the next. So a
-training step is timed in one thread, by the processor time that it took. How much faster the
-threads of training are together is told by short products that fall between two turns of the
-scheduler. Of each the fastest of many counts. The speed is kept in a
-file of the cache (data/cache.py), so that a device says the same in the next run; the free memory
-is read anew each time.
+Other load on the device must hardly change the result: beside busy processes, training in several
+threads may take a hundred times as long from one second to the next. So a training step is timed in
+one thread, in processor time. The gain of several threads is measured with short matrix products
+that fit between two turns of the scheduler. The fastest of many measurements counts.
+
+The speed is kept in a file of the cache (data/cache.py), so that a device reports the same budget
+in the next run. The free memory is read anew each time.
 """
 
 from __future__ import annotations
@@ -34,51 +34,53 @@ from training.devices import Placement, choose_device, free_memory, threads
 from training.shared_losses import cross_entropy
 
 REFERENCE_WIDTH = 0.25
-"""The share of the channels of the task's own network that is trained to measure speed."""
+"""Share of the network's channels that is trained to measure the speed."""
 BYTES_PER_PARAMETER = 64
-"""What training takes for each parameter: weight, gradient, momentum, and room for activations."""
+"""Bytes of training per parameter: weight, gradient, momentum, and room for activations."""
 SAMPLES_PER_SECOND = 50.0
-"""How fast a device should train whatever it holds."""
+"""Target speed, in examples per second: a device affords the share that it trains so fast."""
 MEMORY_TO_USE = 0.5
-"""The share of the free memory to train in: the rest is the data's and the device's owner's."""
+"""Share of the free memory to train in; the rest is for the data and the device's owner."""
 
 SHORTEST, LONGEST = 1.0, 10.0
-"""Seconds that a measurement takes at least, and after which it has enough of few rounds."""
+"""Seconds that a measurement takes at least, and seconds after which few rounds are enough."""
 ROUNDS, FEW_ROUNDS = 12, 3
-"""Rounds of a measurement, each a training step and a burst of products in one and all threads."""
+"""Rounds of a measurement, normally and after LONGEST seconds. A round is a training step, and a
+burst of products in one thread and in all threads."""
 BURST, PAUSE = 5, 0.02
-"""Products of a burst, and seconds of sleep before it: the scheduler lets a process that has slept
-go first, and OpenMP's threads, which wait busily for each other for some 10 ms, have given way."""
+"""Products of a burst, and seconds of sleep before it. The scheduler favours a process that has
+slept, and OpenMP's threads, which wait busily for each other for some 10 ms, have stopped by
+then."""
 PRODUCT = 256
-"""Rows and columns of these products' matrices: one takes less than a turn of the scheduler."""
+"""Rows and columns of the products' matrices; one product takes less than a scheduler's turn."""
 
 METHOD = 1
-"""Part of what a kept speed is found by: raise it when speed is measured in another way."""
+"""Version of the measurement, part of the cache key: raise it when the measurement changes."""
 LONGEST_FILE = 10_000
-"""Bytes of a file that keeps a speed."""
+"""Most bytes of a file that keeps a speed."""
 
-log = logging.getLogger("flwr")  # whose lines a SuperNode shows
+log = logging.getLogger("flwr")  # the logger that a SuperNode shows
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What was measured."""
+    """The measured free memory and speed of a device."""
 
     memory_bytes: int
     samples_per_second: float
     """Training speed of the network at REFERENCE_WIDTH, in all threads of training."""
     when: str = "measured now"
-    """Whether the speed is an earlier measurement's, and where it is kept."""
+    """Age of the measurement and the file that keeps it."""
 
 
 @dataclass
 class Times:
-    """Seconds that a measurement's parts took, in the order in which they were measured."""
+    """Seconds of a measurement's parts, in the order of measurement."""
 
     batch: int
     threads: int
     steps: list[float] = field(default_factory=list)
-    """Training steps of a batch: in one thread on a CPU, else on the whole device."""
+    """Training steps of a batch: in one thread on a CPU, on the whole device otherwise."""
     alone: list[float] = field(default_factory=list)
     """Products in one thread."""
     together: list[float] = field(default_factory=list)
@@ -86,19 +88,19 @@ class Times:
 
     @property
     def samples_per_second(self) -> float:
-        """The speed of training in all threads, of the fastest of each part."""
+        """Training speed in all threads, from the fastest time of each part."""
         return self.batch / min(self.steps) * self.gain
 
     @property
     def gain(self) -> float:
-        """How much faster all threads are than one: 1 at least, and their number at most."""
+        """Speed of all threads relative to one, between 1 and the number of threads."""
         if not self.together:
             return 1.0
         return min(max(1.0, min(self.alone) / min(self.together)), float(self.threads))
 
 
 def measure(task: Task, settings: TrainSettings, seconds: float = SHORTEST) -> Times:
-    """Measure how fast a quarter of the width trains here, in the threads that torch has now."""
+    """Measure the training speed at a quarter of the width, in the threads that torch has now."""
     with torch.random.fork_rng(devices=[]):
         net = task.build(Slice(width=REFERENCE_WIDTH))
     place = Placement.of(settings, net)
@@ -121,7 +123,7 @@ def measure(task: Task, settings: TrainSettings, seconds: float = SHORTEST) -> T
         found += [_seconds(lambda: torch.mm(matrix, matrix, out=product)) for _ in range(BURST)]
 
     def measure_once() -> None:
-        # In one thread nothing waits for another, and processor time leaves out what others took.
+        # In one thread nothing waits for another, and processor time excludes other processes.
         with threads(1 if on_cpu else times.threads):
             times.steps.append(_seconds(step, time.thread_time if on_cpu else time.perf_counter))
         if on_cpu and times.threads > 1:
@@ -131,7 +133,7 @@ def measure(task: Task, settings: TrainSettings, seconds: float = SHORTEST) -> T
 
     began = time.monotonic()
     with threads(1 if on_cpu else times.threads):
-        step()  # not counted: the first step chooses kernels and allocates
+        step()  # not counted: the first step chooses kernels and allocates memory
     while not _enough(len(times.steps), time.monotonic() - began, seconds):
         measure_once()
     return times
@@ -148,15 +150,15 @@ def _seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_
 
 
 def probe(task: Task, settings: TrainSettings) -> Probe:
-    """Return the free memory and the speed of this device: measured now, or at an earlier time."""
+    """Return the free memory and the speed of this device, measured now or earlier."""
     device = choose_device(settings.device)
     memory = free_memory(device)
     key = _key(task, settings, device)
     file = cache_dir() / f"speed-{hashlib.sha256(key.encode()).hexdigest()[:20]}.json"
     with ExitStack() as stack:
-        with suppress(OSError):  # where nothing can be written, nothing is kept
+        with suppress(OSError):  # a speed that cannot be written is not kept
             file.parent.mkdir(parents=True, exist_ok=True)
-            # Other nodes of this machine wait, rather than measure beside this one.
+            # Other nodes of this machine wait, so that two measurements do not slow each other.
             stack.enter_context(FileLock(f"{file}.lock"))
         speed, when = kept_speed(file, key), f"measured earlier, kept in {file}"
         if speed is None:
@@ -174,7 +176,7 @@ def _key(task: Task, settings: TrainSettings, device: torch.device) -> str:
 
 
 def _chip(device: torch.device) -> str:
-    """Return the name of the processor that a device is."""
+    """Return the processor's name for a device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     with suppress(OSError):
@@ -185,7 +187,7 @@ def _chip(device: torch.device) -> str:
 
 
 def kept_speed(file: Path, key: str) -> float | None:
-    """Return the speed that a file keeps; None of a file that is not there, or is damaged."""
+    """Return the speed in a file; None if the file is missing or damaged."""
     try:
         with reading("a kept speed"):
             if not file.is_file() or file.stat().st_size > LONGEST_FILE:
@@ -214,12 +216,13 @@ def keep_speed(file: Path, key: str, speed: float) -> bool:
 
 
 def budget(probe: Probe, memory_bytes: int, samples_per_second: float) -> float:
-    """Return the share of the full model that a device affords, 0 to 1: the scarcer of two.
+    """Return the share of the full model that a device affords, 0 to 1, by memory and by speed.
 
-    Memory: what may be used of the free memory, by what the full model takes to train
-    (`memory_bytes`). Speed: a network costs about the square of its width, so the full one runs
-    at REFERENCE_WIDTH^2 of the measured speed, and a share s of it at 1/s of that; s is chosen
-    so that the device trains `samples_per_second`. Both grow with what was measured.
+    The smaller share counts. Memory: the usable part of the free memory, divided by the bytes that
+    the full model takes to train (`memory_bytes`). Speed: a network costs about the square of its
+    width, so the full one runs at REFERENCE_WIDTH^2 of the measured speed, and a share s of it at
+    1/s of that; s is chosen so that the device trains `samples_per_second`. Both grow with the
+    measured values.
     """
     if memory_bytes <= 0 or not samples_per_second > 0:
         raise ValueError(

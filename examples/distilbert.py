@@ -41,7 +41,7 @@ class DistilBert(SlicedNetwork):
         declare_chunks(self, HEADS, ROWS_OF_OTHERS)
 
     def enter(self, x: Tensor) -> Features:
-        return (x != 0)[:, None, None, :], self.embeddings(x)  # what is attended to, and what it is
+        return (x != 0)[:, None, None, :], self.embeddings(x)  # attention mask, features
 
     def unit(self, number: int) -> nn.Module:
         return self.get_submodule(f"transformer.layer.{number - 1}")

@@ -1,4 +1,4 @@
-"""Makes a table of the smartwatch recordings that the package seglearn comes with.
+"""Makes a table of the smartwatch recordings in the package seglearn.
 
     pip download --no-deps seglearn==1.2.5
     python examples/watch.py seglearn-1.2.5-py3-none-any.whl watch.parquet

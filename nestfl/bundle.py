@@ -1,6 +1,6 @@
-"""The files of the app that a run sends to its clients: those that pyproject.toml names.
+"""Lists and copies the files of the app that a run sends to its clients, by pyproject.toml.
 
-Flower looks through a whole checkout for them, a virtualenv's 70,000 files included.
+Flower looks through a whole checkout for them, including a virtualenv's 70,000 files.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ SETTINGS = ("pyproject.toml", ".gitignore")
 
 
 class BundleError(ValueError):
-    """There is no app in that place."""
+    """A folder without a Flower app."""
 
 
 def app_files(checkout: Path) -> dict[str, Path]:
-    """Return the files of the app by their names in it, and what Flower chooses them by."""
+    """Return the app's files by their names in it, chosen by the same patterns as Flower's."""
     try:
         settings = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
         app = settings["tool"]["flwr"]["app"]
@@ -37,9 +37,9 @@ def app_files(checkout: Path) -> dict[str, Path]:
 
 
 def copy_app(checkout: Path, folder: Path, plugins: Mapping[str, bytes] = {}) -> None:
-    """Copy the app to a folder, which `flwr run` takes as it takes the checkout.
+    """Copy the app to a folder that `flwr run` takes like a checkout.
 
-    A user's plugins, by the names of their files in the app, are beside those that it has.
+    `plugins` has the contents of a user's plugins by their names in the app; they are added.
     """
     for name, file in app_files(checkout).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

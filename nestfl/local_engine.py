@@ -3,8 +3,8 @@
     strategy = server_app.app.run(LocalGrid(nodes=4), compose("strategy=heterofl rounds=3"))
 
 A node runs the real ClientApp when its reply is pulled, one node at a time, with the number of
-threads that a simulated client has. So a run ends with the weights that it has in Ray, there is
-nothing to start, and a breakpoint in a client or in the server is reached in the same debugger.
+threads that a simulated client has. So a run ends with the same weights as in Ray, no process has
+to start, and a debugger reaches breakpoints in clients and in the server.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ log = logging.getLogger("flwr")
 
 RUN_ID = 1
 APP_RAISED = 2
-"""Flower's code of a reply that says that the ClientApp has raised an exception."""
+"""Flower's error code of a ClientApp that has raised an exception."""
 THREADS = "OMP_NUM_THREADS"
-"""The variable in which a client is told its number of threads (`training.devices`)."""
+"""Environment variable with a client's number of threads (`training.devices`)."""
 
 
 class LocalGrid(Grid):
     """A Grid of `nodes` clients; client number n has part n of the run's data set."""
 
     def __init__(self, nodes: int, cpus_per_client: int = 1) -> None:
-        # Flower's messages ask for them.
+        # Flower reads them from messages.
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = RUN_ID
         self.cpus_per_client = cpus_per_client
         self.contexts = {node: _context(node, number, nodes) for number, node in _ids(nodes)}
@@ -50,12 +50,12 @@ class LocalGrid(Grid):
         self._message_ids = map(str, itertools.count(1))
 
     def set_run(self, run: Run) -> None:
-        """Say which run messages are of."""
+        """Set the run that messages belong to."""
         self._run = run
 
     @property
     def run(self) -> Run:
-        """Return the run that messages are of."""
+        """The run that messages belong to."""
         return self._run
 
     def create_message(
@@ -73,7 +73,7 @@ class LocalGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Keep messages until their replies are pulled; one to a node that is not here is lost."""
+        """Keep messages until their replies are pulled; a message to an unknown node is lost."""
         pushed = []
         for message in messages:
             if message.metadata.dst_node_id in self.contexts:
@@ -82,7 +82,7 @@ class LocalGrid(Grid):
         return pushed
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Let nodes answer these messages, now, and return their replies."""
+        """Let the nodes answer these messages now, and return their replies."""
         replies = []
         for identity in message_ids:
             if identity in self.waiting:
@@ -95,9 +95,9 @@ class LocalGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
-        """Yield each reply as it comes; a message is made only when the one before is answered.
+        """Yield each reply as it comes; a message is built after the one before is answered.
 
-        After `timeout` seconds no further message is made.
+        After `timeout` seconds no further message is built.
         """
         end = None if timeout is None else time.monotonic() + timeout
         for message in messages:
@@ -106,22 +106,22 @@ class LocalGrid(Grid):
             yield from self.pull_messages(self.push_messages([message]))
 
     def answer(self, message: Message) -> Message | None:
-        """Return the reply of the node that the message is for; an override may return none."""
+        """Return the reply of the message's node; an override may return None for no reply."""
         try:
             with _threads(self.cpus_per_client):
                 return app(message, self.contexts[message.metadata.dst_node_id])
-        except BdbQuit:  # who leaves the debugger leaves the run, and not just this client
+        except BdbQuit:  # leaving the debugger ends the run, not only this client
             raise KeyboardInterrupt from None
         except Exception as error:
             where = plugins.where_in_plugins(error)
-            if where is not None:  # who writes code wants to know how it came there
+            if where is not None:  # of a user's own code, whose author needs the traceback
                 log.exception("A client raised an exception")
             said = f"{type(error).__name__}: {error}" + (f" ({where})" if where else "")
             return Message(Error(APP_RAISED, said), reply_to=message)
 
 
 def _ids(nodes: int) -> Iterator[tuple[int, int]]:
-    """Yield each client's number with its node's id, which is another one, as in all of Flower."""
+    """Yield each client's number with its node's id, which differs, as in all of Flower."""
     return ((number, 97 * number + 5) for number in range(nodes))
 
 
@@ -142,7 +142,7 @@ def _give_id(message: Message, identity: str) -> str:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Give a client its number of threads, as Ray does, and the server its own again afterwards."""
+    """Give a client its number of threads, as Ray does, and restore the server's afterwards."""
     before, number = os.environ.get(THREADS), torch.get_num_threads()
     os.environ[THREADS] = str(count)
     try:

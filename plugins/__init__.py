@@ -1,8 +1,8 @@
-"""Networks and methods of a user's own, from files that lie anywhere: `load("mine.py")`.
+"""Loads a user's own networks and methods from files anywhere: `load("mine.py")`.
 
 A plugin is a Python file, or a folder that is a package, and is imported as `plugins.NAME`. The app
 that a run sends to its clients has the same files in this very folder, so all sides import them
-under one name; a run's directory keeps a copy of them in its own folder `plugins`.
+under one name. A run's directory keeps a copy of them in its own folder `plugins`.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from functools import cache
 from pathlib import Path
 
 FOLDER = "plugins"
-"""What the folder of plugins is called, here and in a run's directory."""
+"""Name of the folder of plugins, here and in a run's directory."""
 ENTRY_POINTS = "nestfl.plugins"
-"""The group under which installed packages name theirs."""
+"""Entry-point group in which installed packages name their plugins."""
 PLACE = "NESTFL_PLUGINS"
-"""The variable that names the directory where a simulation's processes find those of their run."""
+"""Environment variable with the directory where a simulation's processes find the run's plugins."""
 SHIPPED = (".py", ".yaml")
-"""The endings of the files of a plugin; others stay where they are."""
+"""Endings of a plugin's files that are sent along; other files stay where they are."""
 OWN_FILES = frozenset({"__init__.py", "regular_files.py"})
 """Files of this package that are no plugins."""
 NO_PARTS = frozenset({"fleet.json", ".launcher.lock", ".record.lock", "pyvenv.cfg"})
-"""Files by which a run's directory, or an environment of Python, is known."""
+"""Files that mark a run's directory or a Python environment, which no plugin includes."""
 
 
 class PluginError(ValueError):
-    """A plugin that cannot be used, in one sentence with its file and line."""
+    """A plugin that cannot be used; one sentence with its file and line."""
 
 
 @dataclass
 class Plugin:
-    """A file or a package, and what it offered when it was loaded."""
+    """A file or a package, with the names that it registered when it was loaded."""
 
     name: str
     path: Path
     files: Mapping[str, bytes]
-    """What it is made of, by the names that the files have in a folder of plugins."""
+    """Contents of its files, by their names in a folder of plugins."""
     offers: dict[tuple[str, str], Callable[[], object]] = field(default_factory=dict)
-    """By group and name, such as ("model", "twin"): what takes the offer back."""
+    """By group and name, such as ("model", "twin"): a function that takes the registration back."""
     outside: tuple[str, ...] = ()
-    """Files that it imported and that are neither its own nor installed: nobody sends them along,
-    or knows when they have changed."""
+    """Imported files that are neither the plugin's own nor installed. They are not sent along,
+    and changes in them are not seen."""
 
     @property
     def conf(self) -> Path | None:
-        """The folder of its own choices, as YAML, if it has one."""
+        """The folder of its own YAML choices; None without one."""
         folder = self.path / "conf"
         return folder if folder.is_dir() else None
 
 
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 _LOADED: dict[str, Plugin] = {}
 _loading: list[Plugin] = []
@@ -66,14 +66,14 @@ _installed_too = False
 
 
 def load(place: str | Path, start: Path | None = None) -> Plugin:
-    """Import a file, a package's folder, or what an installed package's entry point names.
+    """Import a file, a package's folder, or the plugin of an installed package's entry point.
 
-    A relative path starts in the working directory, or where it is said.
+    A relative path starts at `start`; default: the working directory.
     """
-    path = (start or Path()) / os.path.expanduser(place)  # ~nobody stays as it is
+    path = (start or Path()) / os.path.expanduser(place)  # an unknown ~user stays unchanged
     if not path.exists() and str(place) in installed():
         path = installed()[str(place)]
-    plugin = _read(Path(os.path.abspath(path)))  # a link's own name counts
+    plugin = _read(Path(os.path.abspath(path)))  # of a link, its own name counts
     there = _LOADED.get(plugin.name)
     if there is None:
         _import(plugin)
@@ -94,14 +94,14 @@ def load_kept(directory: Path) -> None:
 
 
 def write(directory: Path) -> None:
-    """Copy the plugins of this process into a directory, from where `load_kept` has them."""
+    """Copy the plugins of this process into a directory; `load_kept` reads them from there."""
     for name, content in files().items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_bytes(content)
 
 
 def search(found: Callable[[], bool]) -> None:
-    """Load what lies beside this file, and what is installed, until something is found."""
+    """Load the plugins beside this file, then installed ones, until `found` returns True."""
     if found():
         return
     for path in _findable():
@@ -111,16 +111,16 @@ def search(found: Callable[[], bool]) -> None:
 
 
 def search_installed_too() -> None:
-    """Let `search` look at installed packages from now on: on a device nothing but the app counts.
+    """Let `search` look at installed packages, too. Devices never call this: only the app counts.
 
-    A run sends them along, so its server and its clients find them beside this file.
+    A run sends these plugins along, so its server and its clients find them beside this file.
     """
     global _installed_too
     _installed_too = True
 
 
 def installed() -> dict[str, Path]:
-    """Return where the plugins of installed packages lie, by the names of their entry points."""
+    """Return the paths of installed packages' plugins, by the names of their entry points."""
     from importlib.metadata import entry_points  # a fifth of a start: not for --help
 
     found = {}
@@ -134,12 +134,12 @@ def installed() -> dict[str, Path]:
 
 
 def chosen() -> list[Plugin]:
-    """Return the plugins of this process, in the order of their names: what a run sends along."""
+    """Return the plugins of this process by name: a run sends these along."""
     return [plugin for _, plugin in sorted((_beside() | _LOADED).items())]
 
 
 def loaded() -> list[Plugin]:
-    """Return the plugins that have been imported, in the order in which they were."""
+    """Return the imported plugins, in the order of their import."""
     return list(_LOADED.values())
 
 
@@ -153,13 +153,13 @@ def files() -> dict[str, bytes]:
 
 
 def is_whole(module: str) -> bool:
-    """Return whether all that a plugin's module is made of is part of the code's hash."""
+    """Return whether all files that a plugin's module needs are part of the code's hash."""
     name = module.removeprefix(f"{__name__}.").partition(".")[0]
     return name in _LOADED and not _LOADED[name].outside
 
 
 def offer(group: str, name: str, take_back: Callable[[], object]) -> None:
-    """Note that something was registered, by the plugin that is being loaded if there is one."""
+    """Record a registration with the plugin that is being loaded, if there is one."""
     if _loading:
         _loading[-1].offers[group, name] = take_back
 
@@ -170,7 +170,7 @@ def offered(group: str) -> list[str]:
 
 
 def told(error: BaseException) -> str:
-    """Say in one line what was raised, and where if that was in the code of a plugin."""
+    """Describe an error in one line, with the plugin's file and line if it comes from a plugin."""
     where = where_in_plugins(error)
     if is_ours(type(error)) or (where is None and isinstance(error, ValueError | OSError)):
         return str(error)
@@ -179,12 +179,12 @@ def told(error: BaseException) -> str:
 
 
 def where_in_plugins(error: BaseException) -> str | None:
-    """Return the file and line of the plugin in which an error was raised; None if in none."""
+    """Return the plugin file and line in which an error was raised; None if outside of plugins."""
     return next(filter(None, (place_of(error, plugin) for plugin in loaded())), None)
 
 
 def is_ours(kind: type) -> bool:
-    """Return whether a class is one of nestfl's own: an error of such a class says all there is."""
+    """Return whether a class is nestfl's own; an error of such a class needs no further detail."""
     module = kind.__module__
     package = module.partition(".")[0]
     beside = Path(__file__).parents[1] / package / "__init__.py"
@@ -193,7 +193,7 @@ def is_ours(kind: type) -> bool:
 
 
 def place_of(error: BaseException, plugin: Plugin) -> str | None:
-    """Return the file and line of a plugin in which an error was raised; None if in none of it."""
+    """Return this plugin's file and line in which an error was raised; None if outside of it."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [(frame.filename, frame.lineno) for frame in frames]
     if isinstance(error, SyntaxError) and error.filename:
@@ -203,7 +203,7 @@ def place_of(error: BaseException, plugin: Plugin) -> str | None:
 
 
 def unload(plugin: Plugin) -> None:
-    """Forget a plugin and all that it has registered."""
+    """Forget a plugin and all its registrations."""
     for take_back in plugin.offers.values():
         take_back()
     _LOADED.pop(plugin.name, None)
@@ -214,7 +214,7 @@ def unload(plugin: Plugin) -> None:
 
 
 def _read(path: Path) -> Plugin:
-    """Return the plugin of a path, not yet loaded."""
+    """Return the plugin at a path, not yet loaded."""
     if not path.exists():
         known = ", ".join(installed()) or "none"
         raise PluginError(
@@ -241,7 +241,7 @@ def _read(path: Path) -> Plugin:
 
 
 def _parts(folder: Path) -> list[Path]:
-    """Return the files of a package, without the runs and environments that lie in it."""
+    """Return the files of a package, without runs and environments inside it."""
     found = list[Path]()
     for place, folders, names in os.walk(folder):
         if NO_PARTS.intersection(names):
@@ -252,7 +252,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _is_shipped(name: str) -> bool:
-    """Return whether Flower would send a file: it leaves out tests, and whatever is hidden."""
+    """Return whether Flower would send a file: no tests, and no hidden files."""
     path = Path(name)
     hidden = any(part.startswith(".") or part == "__pycache__" for part in path.parts)
     test = path.stem.startswith("test_") or path.stem.endswith("_test")
@@ -260,14 +260,14 @@ def _is_shipped(name: str) -> bool:
 
 
 def _findable() -> Iterator[Path]:
-    """Yield where plugins are that nobody has named."""
+    """Yield the paths of plugins that can be found without being named."""
     yield from _of_the_app()
     if _installed_too:
         yield from installed().values()
 
 
 def _of_the_app() -> list[Path]:
-    """Return the plugins beside this file, and those that a simulation's server has laid out."""
+    """Return the plugins beside this file, and those that a simulation's server has put on disk."""
     laid_out = os.environ.get(PLACE)
     return [
         *_members(Path(__file__).parent),
@@ -276,7 +276,7 @@ def _of_the_app() -> list[Path]:
 
 
 def _members(folder: Path) -> list[Path]:
-    """Return the plugins in a folder of them."""
+    """Return the paths of the plugins in a folder of plugins."""
     there = sorted(folder.iterdir()) if folder.is_dir() else []
     return [
         path
@@ -287,13 +287,13 @@ def _members(folder: Path) -> list[Path]:
 
 @cache
 def _beside() -> dict[str, Plugin]:
-    """Return the plugins of the app that this process runs, which need not be loaded."""
+    """Return the plugins beside this app, by name, loaded or not."""
     found = map(_read, _of_the_app())
     return {plugin.name: plugin for plugin in found}
 
 
 def _import(plugin: Plugin) -> None:
-    """Run a plugin's code; where that fails, nothing is left of it."""
+    """Run a plugin's code; if it fails, undo its import and registrations."""
     module = f"{__name__}.{plugin.name}"
     package = plugin.path.is_dir()
     file = plugin.path / "__init__.py" if package else plugin.path
@@ -330,18 +330,18 @@ def _import(plugin: Plugin) -> None:
 
 
 def _outside(plugin: Plugin, before: Collection[str]) -> tuple[str, ...]:
-    """Return the files of modules that came with a plugin, and are nobody's whom all sides have."""
+    """Return the imported module files that are neither the plugin's, nestfl's nor installed."""
     installed = map(Path, (sys.prefix, sys.base_prefix, site.getusersitepackages()))
     homes = [*installed, plugin.path, Path(__file__).parents[1]]
     new = [module for name, module in sys.modules.items() if name not in before]
     files = {str(file) for module in new if (file := getattr(module, "__file__", None))}
-    real = filter(os.path.isabs, files)  # torch's `_ops.py` is none: it stands for a library
+    real = filter(os.path.isabs, files)  # torch's `_ops.py` is no file: it stands for a library
     return tuple(sorted(f for f in real if not any(Path(f).is_relative_to(h) for h in homes)))
 
 
 @contextmanager
 def _being_loaded(plugin: Plugin) -> Iterator[None]:
-    """Note what is registered as this plugin's; write no bytecode into somebody's folder."""
+    """Credit registrations to this plugin, and write no bytecode into the user's folder."""
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     _loading.append(plugin)
     try:
@@ -352,7 +352,7 @@ def _being_loaded(plugin: Plugin) -> Iterator[None]:
 
 
 def _told(plugin: Plugin, file: Path, error: BaseException) -> str:
-    """Say what was raised, and in which line of the plugin."""
+    """Return an error's text with the plugin's file and line."""
     if isinstance(error, PluginError):
         return str(error)
     where = place_of(error, plugin) or str(file)

@@ -1,6 +1,6 @@
-"""Open files that others wrote, and refuse all but regular ones.
+"""Opens files that others wrote, and refuses all but regular ones.
 
-To open a named pipe waits for a writer, and to read a device may never end. So each reader of a
+Opening a named pipe waits for a writer, and reading a device may never end. So each reader of a
 user's or another machine's file opens it here, or calls `require_regular` before it hands the path
 to a library. This is the lowest layer, so every package may import it.
 """
@@ -23,7 +23,7 @@ KINDS = {
 
 
 class IrregularFileError(OSError):
-    """Something that is no regular file; its text is one line that begins with the path."""
+    """A path that is no regular file; its text is one line that begins with the path."""
 
     def __init__(self, path: str | os.PathLike[str], mode: int) -> None:
         self.kind = KINDS.get(stat.S_IFMT(mode), "no regular file")
@@ -46,13 +46,13 @@ def open_regular(path: str | Path, mode: Literal["r"]) -> TextIOWrapper: ...
 
 
 def open_regular(path: str | Path, mode: Literal["rb", "r"] = "rb") -> IO[Any]:
-    """Open a regular file for reading, as bytes or as UTF-8; raise `IrregularFileError` else."""
+    """Open a regular file for reading, as bytes or as UTF-8; else raise `IrregularFileError`."""
     require_regular(path)
     return open(path, mode, encoding=None if mode == "rb" else "utf-8", opener=_opened)
 
 
 def _opened(path: str, flags: int) -> int:
-    """Open a path without waiting, and look again: it may have become a pipe since the check."""
+    """Open a path without waiting, and check again: it may have become a pipe since the check."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):

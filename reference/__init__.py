@@ -1,1 +1,1 @@
-"""The pages of the documentation that are made from the project itself, when the site is built."""
+"""Generates documentation pages from the project itself when the site is built."""

@@ -1,4 +1,4 @@
-"""The pages of the code: one for each package, with all its public classes and functions.
+"""Makes the pages of the code: one for each package, with its public classes and functions.
 
 mkdocstrings fills them in from the docstrings and signatures.
 """
@@ -46,7 +46,7 @@ def own_names(package: str) -> list[str]:
 
 
 def _filled_in(path: str, members: list[str] | None) -> str:
-    """Return what mkdocstrings fills in: all of a module, or some members without a heading."""
+    """Return mkdocstrings' directive: for a whole module, or some members without a heading."""
     if members is None:
         return f"::: {path}"
     return OWN_NAMES.format(path=path, members=members)

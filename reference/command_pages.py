@@ -1,4 +1,4 @@
-"""The page of all commands: what each does, what it takes, and examples."""
+"""Makes the page of all commands: their purpose, their options, and examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BESIDE = {
     "nestfl-superlink": "nestfl.guarded.superlink",
     "nestfl-supernode": "nestfl.guarded.supernode",
 }
-"""Commands that are Flower's, with locks: they take what Flower's take."""
+"""Flower's commands with added locks; they take the options of Flower's own."""
 
 
 def command_pages() -> dict[str, str]:
@@ -48,7 +48,7 @@ def _command(name: str, command: click.Command, parent: click.Context) -> list[s
 
 
 def _epilog(epilog: str) -> list[str]:
-    """Return the paragraphs under a command's help: examples are shell."""
+    """Return the paragraphs of a command's epilog, with its examples as shell blocks."""
     paragraphs = cleandoc(epilog.replace("\b", "")).split("\n\n")
     return [
         block(cleandoc(paragraph.removeprefix("Examples:")), "sh")

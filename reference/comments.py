@@ -1,4 +1,4 @@
-"""What is said of a field behind it, as a comment, is its docstring in the reference."""
+"""Turns the comment behind a field into its docstring in the reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Comments(griffe.Extension):
     """Gives fields without a docstring the comment at the end of their line."""
 
     def on_attribute(self, *, attr: griffe.Attribute, **_: Any) -> None:
-        """Read the comment of a field that was found."""
+        """Read the comment of a field that griffe has found."""
         comment = BEHIND.search(attr.source.split("\n")[0])
         if attr.docstring is None and attr.lineno == attr.endlineno and comment is not None:
             attr.docstring = griffe.Docstring(comment[1], lineno=attr.lineno, parent=attr)

@@ -1,4 +1,4 @@
-"""The fields of settings' dataclasses: what a key of conf/ is read into."""
+"""Reads the fields of settings' dataclasses, whose values are keys of conf/."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import griffe
 from reference.source import find, is_ours, modules_of, settled
 
 CONFIG = "server_app.config.composing.Config"
-"""What conf/ is read into, but for what a method's own settings say."""
+"""The dataclass of a configuration, without the methods' own settings."""
 RANGED = re.compile(r"Annotated\[((?:[^\[\]]|\[[^\[\]]*\])*?), (?:Range\([^()]*\)|[A-Z]+)\]")
 """A type with a range (data/ranges.py)."""
 
@@ -33,7 +33,7 @@ def config_fields() -> dict[str, Field]:
 
 @cache
 def method_fields(name: str) -> dict[str, Field]:
-    """Return the fields of a method's settings, by key; none where no method has the name."""
+    """Return the fields of a method's settings, by key; empty if no method has the name."""
     for module in (*modules_of("strategies.methods"), *modules_of("strategies")):
         for settings in module.classes.values():
             own_name = settings.members.get("name")
@@ -43,7 +43,7 @@ def method_fields(name: str) -> dict[str, Field]:
 
 
 def _fields(settings: griffe.Object, prefix: str) -> dict[str, Field]:
-    """Return the fields of a dataclass, and of those that it holds."""
+    """Return the fields of a dataclass, and of the dataclasses in them."""
     fields: dict[str, Field] = {}
     for name, member in settings.all_members.items():
         field = settled(member)
@@ -58,7 +58,7 @@ def _fields(settings: griffe.Object, prefix: str) -> dict[str, Field]:
 
 
 def _names_in(field: griffe.Attribute) -> list[griffe.ExprName]:
-    """Return the names of ours in a field's annotation."""
+    """Return the names in a field's annotation that are nestfl's."""
     if not isinstance(field.annotation, griffe.Expr):
         return []
     names = [part for part in field.annotation.iterate() if isinstance(part, griffe.ExprName)]
@@ -66,7 +66,7 @@ def _names_in(field: griffe.Attribute) -> list[griffe.ExprName]:
 
 
 def _settings_in(field: griffe.Attribute) -> griffe.Class | None:
-    """Return the dataclass that a field holds, if it holds one."""
+    """Return the dataclass in a field; None if it holds none."""
     spelled = str(field.annotation).removesuffix(" | None")
     for name in _names_in(field):
         found = find(name.canonical_path)
@@ -76,7 +76,7 @@ def _settings_in(field: griffe.Attribute) -> griffe.Class | None:
 
 
 def _type_of(field: griffe.Attribute) -> str:
-    """Return a field's type without its range, and the values of a `Literal` for its name."""
+    """Return a field's type without its range; a named `Literal` is replaced by its values."""
     spelled = RANGED.sub(r"\1", str(field.annotation))
     for name in _names_in(field):
         found = find(name.canonical_path)

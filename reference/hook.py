@@ -1,4 +1,4 @@
-"""What `mkdocs build` calls: it adds the pages that are made from the project."""
+"""Adds the generated pages to the site; `mkdocs build` calls these functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOP_PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
-"""Files beside docs/ that are pages, too, and where they are in the site."""
+"""Files outside docs/ that are also pages, with their places in the site."""
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 
 
@@ -44,13 +44,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links among the project's files to their pages; what has no page keeps its text."""
+    """Point links among the project's files to their pages; other links stay as text."""
     return LINK.sub(lambda link: in_the_site(link, page.file.src_uri), markdown)
 
 
 @cache
 def generated() -> dict[str, str]:
-    """Return the Markdown of all pages that are made, by their places in the site."""
+    """Return the Markdown of all generated pages, by their places in the site."""
     return {**command_pages(), **option_pages(), **code_pages()}
 
 
@@ -59,7 +59,7 @@ def _navigation() -> list[dict[str, Any]]:
 
 
 def _section(folder: str) -> list[Any]:
-    """Return the pages of a folder, of which the first is the section's own."""
+    """Return the pages of a folder for the navigation; the first is the section's own."""
     first, *others = [uri for uri in generated() if uri.startswith(f"{folder}/")]
     return [first, *({PurePosixPath(uri).stem: uri} for uri in others)]
 
@@ -69,12 +69,12 @@ def _from_the_top() -> dict[str, str]:
 
 
 def in_the_site(link: re.Match[str], uri: str) -> str:
-    """Return a link of the page at `uri` as the site has it."""
+    """Return a link of the page at `uri` in the form of the site."""
     text, target, anchor = link[1], link[2], link[3] or ""
     written = next((name for name, place in TOP_PAGES.items() if place == uri), f"docs/{uri}")
     meant = posixpath.normpath(posixpath.join(posixpath.dirname(written), target))
     if not target or not (PROJECT / meant).exists():
-        return link[0]  # of the same page, or of another site
+        return link[0]  # a link inside the page, or to another site
     if meant not in TOP_PAGES and not meant.startswith("docs/"):
         return text
     place = TOP_PAGES.get(meant, meant.removeprefix("docs/"))

@@ -1,4 +1,4 @@
-"""The pages of all options: every group of conf/, its choices, and their keys."""
+"""Makes the pages of all options: every group of conf/, its choices, and their keys."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _index(base: ConfFile) -> str:
 
 
 def _about(group: str) -> str:
-    """Return what conf/config.yaml says of a group, behind its default."""
+    """Return the comment on a group in conf/config.yaml, behind its default."""
     text = (CONF / "config.yaml").read_text(encoding="utf-8")
     told = re.search(rf"^  - {group}: \S+\s+# (.*)$", text, re.MULTILINE)
     return f"{told[1][0].upper()}{told[1][1:]}." if told else ""
@@ -95,7 +95,7 @@ def _title(group: str, file: ConfFile) -> str:
 
 
 def _keys_of(group: str, file: ConfFile) -> str:
-    """Return what a file sets: as a table of keys, or as it stands where it is for all groups."""
+    """Return a file's keys as a table, or its text if it sets keys of all groups."""
     if file.is_global:
         text = re.sub(r"\A(#.*\n)+", "", file.path.read_text(encoding="utf-8"))
         return block(text, "yaml") if text.strip() else ""
@@ -110,7 +110,7 @@ def _keys_of(group: str, file: ConfFile) -> str:
 
 
 def _method_fields(group: str, file: ConfFile) -> dict[str, Field]:
-    """Return the fields of the method that a file is for, or of one that is made on top of it."""
+    """Return the fields of the method of a file, or of a file on top of that one."""
     if group != "strategy":
         return {}
     others = (read(path) for path in sorted(file.path.parent.glob("[!_]*.yaml")))
@@ -119,7 +119,7 @@ def _method_fields(group: str, file: ConfFile) -> dict[str, Field]:
 
 
 def _value(file: ConfFile, name: str) -> str | None:
-    """Return a value of a file, or of those that it is made on top of."""
+    """Return a value of a file, or of the files below it."""
     for key in file.keys:
         if key.name == name:
             return key.value
@@ -133,7 +133,7 @@ def _bases(file: ConfFile) -> list[ConfFile]:
 
 
 def _comments_below(file: ConfFile) -> dict[str, str]:
-    """Return what the files that one is made on top of say of their keys."""
+    """Return the comments on keys in the files below this one."""
     told: dict[str, str] = {}
     for base in _bases(file):
         told |= _comments_below(base)
@@ -156,7 +156,7 @@ def _row(key: Key, name: str, fields: dict[str, Field], below: dict[str, str]) -
 
 
 def plain_type(annotation: str) -> str:
-    """Return what a type is in YAML: `tuple[int, ...] | None` is a list of whole numbers."""
+    """Return a type in YAML's words: `tuple[int, ...] | None` is a list of whole numbers."""
     listed = re.sub(r"Literal\[(.*?)\]", lambda found: found[1].replace(", ", " | "), annotation)
     if "[" in listed.replace("tuple[", ""):
         return ""

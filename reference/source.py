@@ -1,4 +1,4 @@
-"""The project's packages as their source has them: nothing is imported to read it."""
+"""Reads the project's packages from their source, without importing them."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def _collection() -> griffe.ModulesCollection:
 
 
 def find(path: str) -> griffe.Object:
-    """Return a module, a class or a function, by its path with dots."""
+    """Return a module, a class or a function by its dotted path."""
     return settled(_collection()[path])
 
 
 def is_ours(path: str) -> bool:
-    """Return whether a path with dots is of these packages."""
+    """Return whether a dotted path is in these packages."""
     return path.partition(".")[0] in packages()
 
 
 def settled(member: griffe.Object | griffe.Alias) -> griffe.Object:
-    """Return what a name stands for, also where it was imported."""
+    """Return the object that a name stands for, also if the name was imported."""
     return member.final_target if isinstance(member, griffe.Alias) else member
 
 
 def modules_of(package: str) -> list[griffe.Module]:
-    """Return the modules of a package that are no packages themselves, by name."""
+    """Return the modules of a package by name, without subpackages."""
     found = find(package)
     modules = [each for name, each in sorted(found.modules.items()) if not name.startswith("_")]
     return [each for each in modules if not each.is_init_module]
@@ -58,6 +58,6 @@ def packages_below(package: str) -> list[str]:
 
 
 def first_sentence(found: griffe.Object) -> str:
-    """Return how a docstring begins, in one line."""
+    """Return the first paragraph of a docstring, in one line."""
     paragraph = found.docstring.value.split("\n\n")[0] if found.docstring else ""
     return " ".join(paragraph.split())

@@ -1,4 +1,4 @@
-"""Tables and code in Markdown."""
+"""Formats tables and code in Markdown."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table, whose cells are Markdown."""
+    """Return a table; its cells are Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def code(text: str) -> str:
-    """Return text as code inside a cell; nothing for none."""
+    """Return text as code inside a cell; empty for empty text."""
     return f"`{text}`".replace("|", "\\|") if text else ""
 
 

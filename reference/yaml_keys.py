@@ -1,4 +1,4 @@
-"""The keys of a file of conf/, with their values and with what its comments say of them."""
+"""Reads the keys of a file of conf/, with their values and comments."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 import yaml
 
 GLOBAL = "# @package _global_"
-"""The first line of a file that sets keys of the whole configuration, not of its group alone."""
+"""First line of a file that sets keys of the whole configuration instead of its group's."""
 DEFAULTS = "defaults"
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key, with dots where it is nested, as an override names it."""
+    """A key; nested keys have dots, as in overrides."""
 
     name: str
     value: str
-    """As the file has it; empty for a key that holds others."""
+    """The value as written in the file; empty for a key that holds others."""
     comment: str
-    """What stands behind it, or above it where nothing does."""
+    """The comment behind the value, or else the one above the key."""
 
 
 @dataclass(frozen=True)
@@ -31,33 +31,33 @@ class ConfFile:
 
     path: Path
     comment: str
-    """What its first lines say of it."""
+    """The comment in its first lines."""
     is_global: bool
-    """Whether its keys are those of the whole configuration."""
+    """True if its keys are those of the whole configuration."""
     defaults: list[Any]
-    """What it is made on top of, and what it chooses besides: Hydra's list."""
+    """Hydra's defaults list: the files below it, and its choices of other groups."""
     keys: list[Key]
 
     @property
     def name(self) -> str:
-        """What an override chooses it by."""
+        """Name of the file in overrides."""
         return self.path.stem
 
     @property
     def bases(self) -> list[str]:
-        """The files of its group that it is made on top of."""
+        """The files of its group below this one."""
         plain = [each for each in self.defaults if isinstance(each, str) and each != "_self_"]
         return [each.partition("@")[0] for each in plain]
 
     @property
     def chosen(self) -> dict[str, str]:
-        """What it chooses of other groups."""
+        """Its choices of other groups."""
         pairs = [pair for each in self.defaults if isinstance(each, dict) for pair in each.items()]
         return {group.removeprefix("override ").lstrip("/"): str(choice) for group, choice in pairs}
 
 
 def read(path: Path) -> ConfFile:
-    """Return what a file of conf/ says."""
+    """Return the content of a file of conf/."""
     text = path.read_text(encoding="utf-8")
     lines, root = text.splitlines(), yaml.compose(text)
     keys = _keys(root, "", text) if isinstance(root, yaml.MappingNode) else []
@@ -71,7 +71,7 @@ def read(path: Path) -> ConfFile:
 
 
 def _keys(node: yaml.MappingNode, prefix: str, text: str) -> list[Key]:
-    """Return the keys of a mapping; one that holds others only where something is said of it."""
+    """Return the keys of a mapping; one that holds others is included only if it has a comment."""
     found, lines = [], text.splitlines()
     for key, value in node.value:
         name = f"{prefix}{key.value}"
@@ -87,7 +87,7 @@ def _keys(node: yaml.MappingNode, prefix: str, text: str) -> list[Key]:
 
 
 def _behind(lines: list[str], line: int, column: int) -> str:
-    """Return the comment behind a key's value, with the lines on which it goes on."""
+    """Return the comment behind a key's value, with the lines on which it continues."""
     behind = re.search(r"\s#\s.*", lines[line])
     if behind is None:
         return ""
@@ -101,7 +101,7 @@ def _behind(lines: list[str], line: int, column: int) -> str:
 
 
 def _above(lines: list[str], line: int, column: int) -> str:
-    """Return the comment above a key, unless it is the file's opening."""
+    """Return the comment above a key, unless it is the file's opening comment."""
     start = line
     while start > 0 and re.match(rf" {{{column}}}#", lines[start - 1]):
         start -= 1
@@ -109,7 +109,7 @@ def _above(lines: list[str], line: int, column: int) -> str:
 
 
 def _opening(lines: list[str]) -> str:
-    """Return what a file's first lines say."""
+    """Return the comment in a file's first lines."""
     told = []
     for line in lines:
         if not line.startswith("#"):

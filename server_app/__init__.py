@@ -1,1 +1,1 @@
-"""What the server runs: its configuration, the rounds, and the record of a run."""
+"""Holds the server's side of a run: its configuration, its rounds, and its record."""

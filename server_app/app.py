@@ -31,7 +31,7 @@ from strategies.observer import Observers
 from strategies.round import NestedStrategy
 
 app = ServerApp()
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 failures.shorten(log)
 
 
@@ -59,9 +59,9 @@ def main(grid: Grid, context: Context) -> None:
 def run(
     grid: Grid, config: Config, directory: Path | None = None, command: str = ""
 ) -> NestedStrategy:
-    """Run all rounds, or those that are left of a resumed run; a new record is in `directory`.
+    """Run all rounds, or those that are left of a resumed run; `directory` gets a new run's record.
 
-    The record names `command` as what repeats the run.
+    The record names `command` as the one that repeats the run.
     """
     start = start_of(config)
     config = replace(config, run_id=config.run_id or uuid4().hex)
@@ -80,9 +80,9 @@ def run(
         try:
             federated.start(grid)
         except BaseException as error:
-            record.require_there()  # else its end would be written into a folder made anew
+            record.require_there()  # otherwise the run's end would be written into a new folder
             recorder.ended(f"{type(error).__name__}: {error}")
-            if config.report and isinstance(error, Exception):  # who stops a run waits for nothing
+            if config.report and isinstance(error, Exception):  # not for a user who stops the run
                 _make_report(record)
             raise
         summary = summarise(record.metrics(), recorder.best.metrics)
@@ -99,6 +99,6 @@ def run(
 
 
 def _make_report(record: RunRecord) -> None:
-    from server_app.report.page import make_report  # draws: imported at the end alone
+    from server_app.report.page import make_report  # at the end only: slow to import
 
     make_report(record)

@@ -1,4 +1,4 @@
-"""Builds what a config asks for: the strategy, and the test of its networks on the server."""
+"""Builds the strategy that a config asks for, and the test of its networks on the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def strategy_of(
 
 
 def evaluator(config: Config) -> Evaluate:
-    """Return what tests a network on the global test set, which nobody trains on."""
+    """Return a function that tests a network on the global test set, on which no client trains."""
     data, settings = global_test(config.dataset), config.train
     ensemble, together = config.strategy.ensemble, config.fleet.topology is not None
     by_class = classes_counted(config.task)

@@ -1,4 +1,4 @@
-"""The Predictor: a trained level that answers within a budget (`nestfl predict` shows it)."""
+"""Answers inputs with a trained level within a budget: the Predictor of `nestfl predict`."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ from training.devices import Placement
 from training.testing import evaluation_batches
 
 CALIBRATION_BATCHES = 16
-"""Batches of up to 256 training examples on which statistics are gathered."""
+"""Batches of up to 256 training examples, on which norm statistics are gathered."""
 LEAST_SECONDS = 2.0
-"""The least time that the timing of budgets takes."""
+"""Least seconds that the timing of budgets takes."""
 REPORT_BATCH = 256
 """Inputs that are answered at once."""
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 Batch = TypeVar("Batch")
 Watch = Callable[[Iterable[Batch], int, str], Iterator[Batch]]
-"""Passes batches on; is told how many there are at most, and what is done with them."""
+"""Passes batches on; its other arguments are their greatest number and their purpose."""
 
 
 def unwatched(batches: Iterable[Batch], count: int, what: str) -> Iterator[Batch]:
-    """Yield the batches, without a word."""
+    """Return the batches unchanged, without showing progress."""
     return iter(batches)
 
 
 CostUnit = Literal["share", "ms"]
-"""A share of the MACs of always running to the end, or milliseconds."""
+"""Share of the MACs of always running to the end, or milliseconds."""
 
 
 @dataclass(frozen=True)
 class Prices:
     """The cost of a sample that leaves at each exit, and of one that runs to the end.
 
-    That one has no early head to pass, unless its answer is the ensemble of all.
+    The latter passes no early head, unless the answer is the ensemble of all exits.
     """
 
     exits: tuple[float, ...]
@@ -74,15 +74,15 @@ class Prices:
 
     @property
     def shares(self) -> Prices:
-        """Return the same prices as shares of the full one."""
+        """Return the prices as shares of the full one."""
         return Prices(tuple(price / self.full for price in self.exits), 1.0)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Each exit's threshold; without thresholds all samples run to the end.
+    """The threshold of each exit; without thresholds all samples run to the end.
 
-    They pass no early head on the way, unless the answer is the ensemble of all.
+    Those samples pass no early head, unless the answer is the ensemble of all exits.
     """
 
     thresholds: tuple[float, ...] | None
@@ -96,17 +96,17 @@ class Result:
     """The accuracy and the cost of a plan on given inputs."""
 
     accuracy: float | None
-    """None where there are no labels."""
+    """None without labels."""
     macs: float
-    """A sample, on average."""
+    """Mean per sample."""
     share: float
-    """The same, as a share of the full cost."""
+    """MACs as a share of the full cost."""
     exits: tuple[float, ...]
-    """The share of the samples that left at each."""
+    """Share of the samples that left at each exit."""
 
 
 class Predictor:
-    """Answers with a level's network, as this machine computes it best.
+    """Classifies inputs with a level's network, on the device and layout that suit this machine.
 
     An ensemble answers at each exit with the mean of the logits up to it.
     """
@@ -122,7 +122,7 @@ class Predictor:
             placed = (self._placed(images) for images, _ in batches)
             net = freeze(net, self.watch(placed, CALIBRATION_BATCHES, "gathering statistics"))
         self.frozen = net
-        """The level's network as it answers: with all statistics that it needs."""
+        """The level's network for answering, with all statistics that it needs."""
         self.net: SlicedNetwork = RunningEnsemble(net) if level.ensemble else net
         self.to_the_end = (
             WholeEnsemble(net) if level.ensemble else only_last_exit(net, level.exits[-1])
@@ -134,7 +134,7 @@ class Predictor:
 
     @cached_property
     def _validation(self) -> Examples:
-        """Return the examples to fit thresholds on: nobody trained on them or tests on them."""
+        """Return the examples for fitting thresholds; they are in no training and no test part."""
         found = self._clients.validation
         if not len(found):
             raise BudgetError(
@@ -150,11 +150,11 @@ class Predictor:
 
     @cached_property
     def _hits(self) -> Tensor:
-        """Return whether each exit is right about each validation sample, [exits, n]."""
+        """Return whether each exit is right about each validation example, [exits, n]."""
         return self.sure_and_right(self._validation, "fitting thresholds")[1]
 
     def sure_and_right(self, data: Examples, what: str = "answering") -> tuple[Tensor, Tensor]:
-        """Return how sure each exit is of each sample, and whether it is right, [exits, n] each."""
+        """Return each exit's confidence and correctness for each example, [exits, n] each."""
         confidence, classes = [], []
         for batch in self.batches(data, what):
             answers = list(anytime(self.net, batch))
@@ -164,7 +164,7 @@ class Predictor:
 
     @cached_property
     def macs(self) -> Prices:
-        """Count the prices in multiply-accumulates."""
+        """Prices in multiply-accumulates, counted."""
         task, held = self.level.task, self.level.slice
         passed = held if self.level.ensemble else replace(held, exits=self.level.exits[-1:])
         full = macs_by_exit(task, passed)[-1]
@@ -172,7 +172,7 @@ class Predictor:
 
     @cached_property
     def milliseconds(self) -> Prices:
-        """Measure the prices here, in batches of the size asked for."""
+        """Prices in milliseconds, measured on this machine in batches of the given size."""
         batch = next(self.batches(self._validation))
         (full,) = milliseconds(self.to_the_end, batch)
         return Prices(tuple(milliseconds(self.net, batch)), full)
@@ -186,7 +186,7 @@ class Predictor:
         return Plan(tuple(fit_thresholds(self.scores, prices.exits, budget)))
 
     def plan_for_loss(self, points: float) -> Plan:
-        """Return the cheapest thresholds that lose at most so many points on validation data."""
+        """Return the cheapest thresholds that lose at most `points` on validation data."""
         self._require_early_exits()
         exits, full = self.macs.exits, self.macs.full
         thresholds = cheapest_thresholds(self.scores, self._hits, exits, points / 100)
@@ -195,7 +195,7 @@ class Predictor:
         return Plan(tuple(thresholds)) if paid < full else TO_THE_END
 
     def plan_for_threshold(self, threshold: float) -> Plan:
-        """Return the same threshold for all exits."""
+        """Return a plan with this threshold for all exits."""
         self._require_early_exits()
         return Plan((threshold,) * (len(self.level.exits) - 1))
 
@@ -204,7 +204,7 @@ class Predictor:
             raise BudgetError(f"level {self.level.number} has one exit: it always runs to the end")
 
     def answer(self, batch: Tensor, plan: Plan) -> Answers:
-        """Answer a batch, on the CPU: with the answers a GPU is done, and can be timed."""
+        """Answer a batch; moving the answers to the CPU makes timing include the GPU's work."""
         if plan.thresholds is not None:
             return joined([classify(self.net, batch, plan.thresholds)])
         found = joined([classify(self.to_the_end, batch, ())])
@@ -215,7 +215,7 @@ class Predictor:
         return joined([self.answer(batch, plan) for batch in self.batches(data)])
 
     def judge(self, answers: Answers, plan: Plan, inputs: Inputs) -> Result:
-        """Return how good the answers are, and what they took."""
+        """Return the accuracy and cost of the answers."""
         hits = answers.classes == inputs.data.labels
         counts = torch.bincount(answers.exits, minlength=len(self.level.exits))
         paid = torch.tensor(self.macs.exits, dtype=torch.float64)[answers.exits].mean()
@@ -254,13 +254,13 @@ class Outcome:
     thresholds: tuple[float, ...] | None
     result: Result
     milliseconds: float
-    """A sample."""
+    """Mean per sample."""
     speedup: float
-    """Against always running to the end."""
+    """Relative to always running to the end."""
 
 
 def compare(predictor: Predictor, inputs: Inputs, budgets: int = 8) -> list[Outcome]:
-    """Measure a range of budgets, from the first exit's cost to the full one, the last."""
+    """Measure `budgets` budgets, from the first exit's cost to the full cost."""
     shares = _steps(predictor.macs.shares.exits, budgets)
     plans = [predictor.plan_for_budget(share, "share") for share in shares]
     answers, seconds = side_by_side(predictor, inputs.data, plans)
@@ -278,7 +278,7 @@ def compare(predictor: Predictor, inputs: Inputs, budgets: int = 8) -> list[Outc
 
 @dataclass(frozen=True)
 class BudgetPoint:
-    """What a budget, a share of the full cost, came to: MACs a sample, and the accuracy."""
+    """The MACs per sample and the accuracy at a budget, which is a share of the full cost."""
 
     budget: float
     macs: float
@@ -286,7 +286,7 @@ class BudgetPoint:
 
 
 def front(predictor: Predictor, data: Examples, budgets: int = 8) -> list[BudgetPoint]:
-    """Return what budgets below the full cost come to, in one pass over the data, without times."""
+    """Return the results of budgets below the full cost: one pass over the data, no timing."""
     *shares, _ = _steps(predictor.macs.shares.exits, budgets)
     if not shares:
         return []
@@ -306,7 +306,7 @@ def side_by_side(
 ) -> tuple[list[Answers], list[float]]:
     """Return each plan's answers, and its seconds for one pass over the data.
 
-    The plans take turns on each batch, so that a busy machine slows them all alike.
+    The plans take turns on each batch, so that a busy machine slows all of them equally.
     """
     first = next(predictor.batches(data))
     for plan in plans:
@@ -324,31 +324,31 @@ def side_by_side(
 
 
 def _steps(exits: Sequence[float], count: int) -> list[float]:
-    """Return shares of the full cost, from the first exit's to 1, which is always among them."""
+    """Return shares of the full cost, from the first exit's to 1; 1 is always included."""
     least = exits[0]
     if len(exits) == 1 or least >= 1:
         return [1.0]
     steps = [least + (1 - least) * step / (count - 1) for step in range(count - 1)]
-    # Rounded up, so that what a table shows is enough when it is typed.
+    # Rounded up, so that a budget copied from a table is enough.
     return [*(math.ceil(1000 * step) / 1000 for step in steps), 1.0]
 
 
 def budgets_of(run: Path) -> dict[str, list[BudgetFacts]]:
-    """Return what budgets come to, by level, of levels with several exits that were trained.
+    """Return the accuracy at each budget, by level, for trained levels with several exits.
 
-    The thresholds take the clients' validation parts: where the server has none, say so.
+    The thresholds are fitted on the clients' validation parts; without any, the reason is logged.
     """
     found: dict[str, list[BudgetFacts]] = {}
     try:
         trained = TrainedRun(run)
         for level in map(trained.level, trained.levels):
-            one_answer = level.dataset.holds != "language"  # the words of a text leave together
+            one_answer = level.dataset.holds != "language"  # all words of a text take the same exit
             if len(level.exits) > 1 and one_answer and not level.untrained:
                 points = front(Predictor(level, REPORT_BATCH), global_test(level.dataset))
                 found[str(level.number)] = [
                     {"budget": each.budget, "macs": each.macs, "accuracy": each.accuracy}
                     for each in points
                 ]
-    except Exception as error:  # whatever it is, the run's results are there
+    except Exception as error:  # whatever the error, the run's results are complete
         log.info("the report is without budgets: %s", error)
     return found

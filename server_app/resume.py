@@ -37,7 +37,7 @@ def start_of(config: Config) -> Checkpoint | None:
         )
     directory = run_directory(start.path)
     _require_same_data(directory / FLEET_FILE, config.dataset)
-    read_metrics(directory / METRICS_FILE)  # before anything is started: it raises for damage
+    read_metrics(directory / METRICS_FILE)  # raises for a damaged file before any process starts
     return start
 
 

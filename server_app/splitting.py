@@ -1,4 +1,4 @@
-"""Splits a run's network into the parts of the nodes that will answer requests together."""
+"""Splits a run's network into parts for nodes that answer requests together."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from server_app.predictor import Predictor, Watch, unwatched
 from server_app.trained_level import TrainedRun
 
 CHAIN = ("device", "edge", "cloud")
-"""What the nodes of a chain of three are called."""
+"""Names of the nodes in a chain of three."""
 
 
 NEAR = 0.05
-"""How far the share that a node passes on may be from its rates' before it is said."""
+"""Tolerated difference between a node's share of forwarded samples and its rate."""
 
 
 class SplitError(ValueError):
-    """A run that cannot be split as asked, in one sentence."""
+    """A run that cannot be split as asked; one sentence."""
 
 
 @dataclass(frozen=True)
 class SplitNode:
-    """What was written for a node."""
+    """The files that were written for a node."""
 
     facts: NodePart
     weights: int
     """Bytes."""
     sends: int
-    """Bytes of the features of one sample; 0 where they go nowhere."""
+    """Bytes of the features of one sample; 0 for a node without parent."""
 
 
 def check_new(output: Path) -> None:
-    """Raise unless a folder is yet to be made."""
+    """Raise if a folder exists already."""
     if output.exists():
         raise SplitError(f"{output} exists: give another --output")
 
 
 def chain(exits: Sequence[int], forwarded: Sequence[float]) -> Topology:
-    """Return nodes in a row, at these exits, that pass on these shares of what comes to each."""
+    """Return a chain of nodes at these exits; each forwards its share of the samples it gets."""
     if len(forwarded) != len(exits) - 1 or not all(0 <= share <= 1 for share in forwarded):
         raise TopologyError(
             f"{len(exits)} nodes forward {list(forwarded)}: expected a share of 0 to 1 for each "
@@ -67,7 +67,7 @@ def chain(exits: Sequence[int], forwarded: Sequence[float]) -> Topology:
 
 
 class Splitter:
-    """A run's network in one piece, which nodes get parts of."""
+    """A run's complete network, from which nodes get their parts."""
 
     def __init__(self, run: Path, best: bool = False, watch: Watch[Tensor] = unwatched) -> None:
         trained = TrainedRun(run, best)
@@ -83,12 +83,12 @@ class Splitter:
         self._behind = cache(self._features_behind)
 
     def thresholds(self, topology: Topology) -> dict[str, float]:
-        """Return the thresholds that come to the nodes' rates on the clients' validation data."""
+        """Return the thresholds that give the nodes' rates on the clients' validation data."""
         self._check(topology)
         return fit_node_thresholds(topology, self.predictor.scores)
 
     def unreached(self, topology: Topology, thresholds: Mapping[str, float]) -> list[str]:
-        """Say which nodes pass on another share of the validation data than their rates say."""
+        """Return a sentence for each node whose share on validation data differs from its rate."""
         shares = forwarded_shares(topology, thresholds, self.predictor.scores)
         wanted = {name: topology.rates[name].forwarded for name in shares}
         return [
@@ -105,9 +105,10 @@ class Splitter:
         output: Path,
         limits: bool = False,
     ) -> dict[str, SplitNode]:
-        """Write each node's folder below `output`, which appears when all are in it.
+        """Write each node's folder below `output`, which appears when all folders are complete.
 
-        With `limits` a node's `max_transfer` is also the most that it passes on when it serves.
+        With `limits` a node's `max_transfer` also limits the samples that it forwards when it
+        serves.
         """
         self._check(topology)
         check_new(output)
@@ -164,13 +165,13 @@ class Splitter:
         )
 
     def _starts(self, topology: Topology, node: Node) -> list[int]:
-        """Return the units that a node goes on behind: its children's, and 0 if inputs arrive."""
+        """Return the units after which a node continues: its children's, and 0 if inputs arrive."""
         below = {child.exit for child in topology.nodes if node.name in child.parents}
         starts = sorted(self.level.exits[place - 1] for place in below)
         return [0, *starts] if node.arrival or not starts else starts
 
     def _forms(self, start: int) -> tuple[Form, ...]:
-        """Return the forms of what is passed on behind a unit, or of inputs."""
+        """Return the forms of the features after a unit, or of inputs."""
         if start == 0:
             return (self._form_of_inputs(),)
         pairs = zip(self._behind(start), self._behind(start, shorter=True), strict=True)
@@ -189,12 +190,12 @@ class Splitter:
         return Form("int32", (None,), self._vocabulary())
 
     def _vocabulary(self) -> int | None:
-        """Return how many tokens the network knows, where it says so."""
+        """Return the network's number of tokens; None if its config does not say."""
         known: int | None = getattr(getattr(self.net, "config", None), "vocab_size", None)
         return known
 
     def _read(self, unit: int) -> tuple[bool, ...]:
-        """Return which of the features behind a unit are read by those who go on."""
+        """Return a flag for each feature after a unit: true if a later part reads it."""
         features = self._behind(unit)
         if unit == self.net.depth:
             return (False,) * len(features)
@@ -203,7 +204,7 @@ class Splitter:
 
     @torch.no_grad()
     def _features_behind(self, unit: int, shorter: bool = False) -> Features:
-        """Return the features of an input behind a unit; of a text that is shorter, if asked."""
+        """Return an input's features after a unit; with `shorter`, those of a shorter text."""
         x = self.level.task.input(1)
         if shorter and x.ndim == 2:
             x = x[:, :-1]

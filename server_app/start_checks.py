@@ -1,7 +1,7 @@
-"""Checks all that a run starts from, before anything is started: it would fail much later.
+"""Checks a run's configuration, data and network before any process starts.
 
-What takes long is kept in the cache (data/cache.py): decoded data, who gets which part of it, and
-the plan, so that the run does none of it again.
+Slow results are kept in the cache (data/cache.py) for the run: decoded data, the partition, and the
+plan.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from strategies.round import NestedStrategy
 
 @dataclass(frozen=True)
 class Checked:
-    """A run that can be started, and what was found of it."""
+    """A run that can start, with the results of its checks."""
 
     config: Config
     start: Checkpoint | None
-    """What it goes on from."""
+    """The checkpoint of a resumed run."""
     test: Examples
-    """What the server tests on."""
+    """The server's test examples."""
     examples: list[int]
-    """Each simulated client's, for training."""
+    """Training examples of each simulated client."""
     strategy: NestedStrategy
 
     def lines(self) -> list[str]:
-        """Return what was found, in a few lines."""
+        """Return a summary in a few lines."""
         config, task, sizes = self.config, self.config.task, self.examples
         weights = f", weights of {config.model.weights}" if config.model.weights else ""
         few, many = min(sizes), max(sizes)
@@ -65,7 +65,7 @@ class Checked:
         ]
 
     def _levels(self) -> list[str]:
-        """Return what each level costs, and who holds it."""
+        """Return the cost and the clients of each level."""
         if not self.strategy.levels:
             return ["levels:  what the clients choose when they come"]
         coverage, settings = self.strategy.coverage, self.strategy.settings
@@ -81,7 +81,7 @@ class Checked:
 
 
 def check(config: Config, nodes: int | None = None) -> Checked:
-    """Return what a run of so many simulated clients would start from, or raise `ConfigError`."""
+    """Return the checked start of a run with these simulated clients, or raise `ConfigError`."""
     nodes = config.fleet.clients if nodes is None else nodes
     try:
         start = start_of(config)
@@ -104,13 +104,13 @@ def check(config: Config, nodes: int | None = None) -> Checked:
 
 
 def check_network(task: Task) -> None:
-    """Raise where a plugin's network lacks a property of slicing; look at the same one once."""
+    """Raise if a plugin's network lacks a property of slicing; a network is checked once."""
     if task.model in plugins.offered("model"):
         kept("network", task, None, lambda: _properties(task))
 
 
 def _properties(task: Task) -> Arrays:
-    """Return nothing where all that a start has the time for is as it must be."""
+    """Check the properties of slicing that are quick enough for a start; return an empty result."""
     with torch.random.fork_rng(devices=[]):
         for found in findings(task, plugins.where_in_plugins, checks_before_a_run(task)):
             if found.wrong:
@@ -122,14 +122,14 @@ def _properties(task: Task) -> Arrays:
 
 
 def simulate(strategy: NestedStrategy, examples: list[int]) -> None:
-    """Let the clients of a simulation come, and raise where they will not do for the run."""
+    """Enrol simulated clients; raise if they do not suffice for the run."""
     federation, roster = strategy.federation, strategy.roster
     for number, size in enumerate(examples):
         profile = Profile(number, len(examples), size, budget=None, device="")
         roster.clients[number] = Client(number, number, profile)
     roster.require_clients()
     if isinstance(strategy, ChoosingStrategy):
-        return  # what they choose makes the levels
+        return  # its levels depend on the clients' choices
     strategy.prepare()
     roster.require_levels(strategy.coverage.trained_by(strategy.clients))
     clients = strategy.clients.values()
@@ -137,7 +137,7 @@ def simulate(strategy: NestedStrategy, examples: list[int]) -> None:
 
 
 def check_tokens(strategy: NestedStrategy, test: Examples) -> None:
-    """Raise where texts have tokens that the network does not know."""
+    """Raise if texts have tokens that the network does not know."""
     if not isinstance(test, TextData) or not len(test) or not strategy.levels:
         return
     row = int(test.tokens.max(1).values.argmax())

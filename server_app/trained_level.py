@@ -1,4 +1,4 @@
-"""A level's trained network, as a run's checkpoint holds it."""
+"""Restores a level's trained network from a run's checkpoint."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ from strategies.federation import FleetConfig
 class Start(TypedDict, total=False):
     """The part of a start's event in progress.jsonl that is read here."""
 
-    partitions: int | None  # of the data set, as the clients said
+    partitions: int | None  # of the data set, as reported by the clients
 
 
 @dataclass(frozen=True, eq=False)
 class RestoredLevel:
-    """A level of a run: its network, what it was trained on, and after which round."""
+    """A level of a run after a round: its network, data set and settings."""
 
     number: int
     net: SlicedNetwork
     task: Task
     slice: Slice
     dataset: DatasetSpec
-    """Parted as the run's clients said that it is, so that parts are those they trained on."""
+    """The run's data set, with the number of partitions that its clients reported."""
     settings: TrainSettings
     round: int
     outdated_statistics: bool
-    """Whether its static norms' statistics are of earlier weights: an evaluation gathers them."""
+    """True if its static norms' statistics are older than its weights; a test gathers new ones."""
     untrained: bool = False
-    """Whether no client had trained it when the checkpoint was written."""
+    """True if no client had trained the level when the checkpoint was written."""
     ensemble: bool = False
-    """Whether its answer is the mean of its exits' logits, not its last exit's."""
+    """True if its answer is the mean of its exits' logits instead of its last exit's."""
     validation: float | None = None
-    """The round's score on the clients' validation parts, if they were asked."""
+    """The round's score on the clients' validation parts; None if it was not tested."""
 
     @property
     def exits(self) -> tuple[int, ...]:
-        """Return the units that its exits follow."""
+        """The units that its exits follow."""
         return self.slice.exits or (self.task.units,)
 
 
 class TrainedRun:
-    """A run as it was after a round: of a directory the newest one, or the best, of a file its own.
+    """A run after one of its rounds: a directory's newest or best round, or a file's own.
 
-    Best is the round whose score on the clients' validation parts was highest.
+    The best round has the highest score on the clients' validation parts.
     """
 
     def __init__(self, path: Path, best: bool = False) -> None:
@@ -73,7 +73,7 @@ class TrainedRun:
         self.levels = {level.number: level for level in self._strategy.levels}
 
     def level(self, number: int | None = None) -> RestoredLevel:
-        """Return a level; the largest if None."""
+        """Return a level; default (None): the largest."""
         number = max(self.levels) if number is None else number
         if number not in self.levels:
             choices = ", ".join(map(str, self.levels))
@@ -97,9 +97,9 @@ class TrainedRun:
         )
 
     def whole(self) -> RestoredLevel:
-        """Return the full network with the exits of all levels, under the largest one's number.
+        """Return the full network with the exits of all levels, under the largest level's number.
 
-        A tensor that levels have each on their own is that of the largest which has it.
+        A tensor that each level has for itself is taken from the largest level that has it.
         """
         largest, held = self.level(), self._strategy.whole()
         if held == largest.slice:
@@ -111,7 +111,7 @@ class TrainedRun:
         return replace(largest, net=net, slice=held, outdated_statistics=banked)
 
     def _source(self, name: str) -> str:
-        """Return what a tensor of the whole network is called in the global state."""
+        """Return the name in the global state of a tensor of the whole network."""
         for level in reversed(self.levels.values()):
             source = f"{name}@{self._strategy.bank(name, level)}"
             if source in self._strategy.state:
@@ -120,7 +120,7 @@ class TrainedRun:
 
     @property
     def name(self) -> str:
-        """Return the name of the run's directory."""
+        """The name of the run's directory."""
         return self._directory.name
 
     @property
@@ -129,12 +129,12 @@ class TrainedRun:
 
 
 def load_level(path: Path, number: int | None = None, best: bool = False) -> RestoredLevel:
-    """Load one level of a run, from its directory or a checkpoint; the largest if None."""
+    """Load one level of a run, from its directory or a checkpoint; default (None): the largest."""
     return TrainedRun(path, best).level(number)
 
 
 def _partitions(progress: Path) -> int | None:
-    """Return into how many parts the clients of the run's last start had the data set."""
+    """Return the number of partitions that the clients reported at the run's last start."""
     starts = [event for event in _events(progress) if event.get("event") == "start"]
     if not starts:
         return None
@@ -144,6 +144,6 @@ def _partitions(progress: Path) -> int | None:
 
 def _events(progress: Path) -> Iterator[dict[str, Any]]:
     for line in lines_of(progress) if progress.exists() else ():
-        with suppress(DocumentError):  # cut by a kill
+        with suppress(DocumentError):  # a line that a kill cut short
             event: dict[str, Any] = parse_json(line, progress, dict)
             yield event

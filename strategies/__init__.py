@@ -1,1 +1,1 @@
-"""How the server plans, assigns and averages slices."""
+"""Plans levels, assigns slices and aggregates the clients' updates on the server."""

@@ -1,4 +1,4 @@
-"""How good the submodels are: each exit on the server's test set, and models on clients' own."""
+"""Evaluates the levels: each exit on the server's test set, and models on clients' own data."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from training.perplexity import is_perplexity, perplexity, perplexity_of
 from training.testing import FEWEST_FOR_STATISTICS
 
 VALIDATION = "validation"
-"""The test by which rounds are compared: a client's own level on its validation part."""
+"""Name of the test by which rounds are compared: a client's own level on its validation part."""
 
 Evaluate = Callable[[nn.Module], Evaluation]
-"""Tests a network on the server's data: the accuracy and the loss of each exit, and after these of
-their ensemble, where the method answers with it."""
+"""Tests a network on the server's data. Returns the accuracy and loss of each exit, followed by
+those of the exits' ensemble where the method answers with it."""
 
 
 def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
-    """Return every submodel's and every exit's scores; worst and mean over submodels (NeFL).
+    """Return the scores of every submodel and exit; worst and mean over submodels (NeFL).
 
-    A level that nobody holds says so, and is left out of worst and mean.
+    A level without clients has the reason under "lack", and is left out of worst and mean.
     """
     lacks, task = method.coverage.lacks, method.federation.task
     levels: dict[str, Any] = {}
@@ -83,9 +83,9 @@ def evaluate_submodels(method: Method, evaluate: Evaluate) -> dict[str, Any]:
 
 
 def _collaborative(fleet: FleetConfig, answered: Sequence[Answered | None]) -> dict[str, Any]:
-    """Return the accuracy of the fleet's nodes together, where each level is an exit of theirs.
+    """Return the accuracy of the fleet's nodes as one system, if each level is an exit of theirs.
 
-    Beside it are those under the serving settings of the paper that fit it.
+    Accuracies under the paper's serving settings are added where they fit the fleet.
     """
     topology, known = fleet.topology, [each for each in answered if each is not None]
     if topology is None or len(known) != topology.exits or len(known) != len(answered):
@@ -102,16 +102,16 @@ def _collaborative(fleet: FleetConfig, answered: Sequence[Answered | None]) -> d
 
 
 def _perplexity(task: Task, loss: float, score: str = "accuracy") -> dict[str, float]:
-    """Return a language model's perplexity, by the name that it has beside a score."""
+    """Return a language model's perplexity, under its name beside a score."""
     return {perplexity_of(score): perplexity(loss)} if task.tells_words else {}
 
 
 def client_tests(
     method: Method, due: Collection[Test], config: ConfigRecord | None, tally: Tally
 ) -> list[Assignment]:
-    """Return the tests that clients are asked for, of those that are due.
+    """Return the tests that clients are asked for, out of those that are due.
 
-    An untrained level is not tested. A client without examples for a test is counted instead.
+    An untrained level is not tested. A client without examples for a test is counted, not asked.
     """
     told, lacks = dict(config or {}), method.coverage.lacks
     tests = [
@@ -142,13 +142,12 @@ def client_tests(
 def client_scores(
     method: Method, answers: Answers, tally: Tally, known: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the clients' mean accuracy for each kind of test, over all and over each level's own.
+    """Return the clients' mean accuracy in each kind of test, over all clients and by level.
 
-    So are perplexities, each of which is of one client's loss.
-
-    ScaleFL's local accuracy is of each client's own level, its global one of the full model; the
-    validation score is the mean of the levels' own. What is `known` of the levels is kept beside,
-    and every client's own accuracy under "scores".
+    ScaleFL's local accuracy is that of each client's own level; its global accuracy is that of the
+    full model. The validation score is the mean over levels. Perplexities are averaged over
+    clients' own perplexities. The result keeps the `known` scores of levels, and has each client's
+    accuracy under "scores".
     """
     level_of = {number: level.number for number, level in method.coverage.own.items()}
     scores: dict[str, dict[int, float]] = {}
@@ -183,51 +182,53 @@ def client_scores(
 def _mean_of_levels(
     levels: Mapping[str, Any], validated: Collection[int], what: str
 ) -> float | None:
-    """Return the mean validation score of the levels that some client can validate.
+    """Return the mean validation score of the levels that at least one client can validate.
 
-    It is None if one of these has no score. Rounds are compared by it: one without its weakest
-    level would look better than it is.
+    It is None if one of these levels has no score. Rounds are compared by it, and a mean without
+    the weakest level would be too high.
     """
     scores = [levels.get(str(level), {}).get(what) for level in sorted(validated)]
     return None if None in scores else fmean(scores)
 
 
 MOST_CLASSES = 1000
-"""Classes that are told apart: of a vocabulary, nobody would look at them."""
+"""Per-class counts are kept for at most this many classes: nobody reads them for a vocabulary."""
 MOST_CONFUSED = 200
-"""Classes up to which it is also told for which other each was taken."""
+"""The whole confusion matrix is kept for at most this many classes."""
 
 
 def classes_counted(task: Task) -> bool:
-    """Return whether a test of a network tells its classes apart."""
+    """Return whether tests of this task record per-class counts."""
     return not task.tells_words and task.num_classes <= MOST_CLASSES
 
 
 def level_counts(confusion: Tensor) -> dict[str, Any]:
-    """Return a level's counts, of [class, answer]: right answers by class, and where there are not
-    too many all of them."""
+    """Return a level's correct answers by class, and with few classes the whole matrix.
+
+    `confusion` holds the number of examples by [class, answer].
+    """
     whole = {"confusion": confusion.tolist()} if len(confusion) <= MOST_CONFUSED else {}
     return {"right": confusion.diagonal().tolist(), **whole}
 
 
 def class_sizes(confusion: Tensor) -> list[int]:
-    """Return how many examples of each class were tested, which all levels have in common."""
+    """Return the number of tested examples by class; it is the same for all levels."""
     sizes: list[int] = confusion.sum(1).tolist()
     return sizes
 
 
 SHARE = 0.1
-"""Of the clients, rounded up: of fewer than eleven it is one."""
+"""Share of the clients in the worst tenth, rounded up: one client of fewer than eleven."""
 
 
 def worst_tenth(scores: Iterable[float], lower_is_better: bool = False) -> float | None:
-    """Return the mean score of the tenth of the clients whose scores are worst; None of none."""
+    """Return the mean score of the worst tenth of the clients; None without scores."""
     ordered = sorted(scores, reverse=lower_is_better)
     return fmean(ordered[: math.ceil(SHARE * len(ordered))]) if ordered else None
 
 
 def worst_tenths(line: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Return them for each kind of test in a round's line that tells single clients apart."""
+    """Return the worst tenth's mean for each kind of test whose line has single clients' scores."""
     by_kind = {**line.get("scores", {}), "personal": line.get("personal", {}).get("scores")}
     found = {
         kind: worst_tenth(scores.values(), is_perplexity(kind))
@@ -238,7 +239,7 @@ def worst_tenths(line: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
 
 
 def with_statistics(method: Method, grid: Grid, tally: Tally, observer: Observer) -> State:
-    """Return the global state with fresh statistics, where the network has static norms.
+    """Return the global state with fresh statistics, if the network has static norms.
 
     Training with static norms (HeteroFL) keeps no statistics, so clients gather them for a test.
     Clients with too few examples for statistics are not asked.

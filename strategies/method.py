@@ -1,7 +1,7 @@
-"""The seams of a method: its levels, who trains what, what is shared, what is tested.
+"""Defines the seams of a method: its levels, assignments, shared tensors and tests.
 
-Each seam has a plain default. A method overrides those that it does differently; the rest of this
-file calls them. The loop of the rounds is `strategies/round.py`.
+Each seam has a plain default. A method overrides the seams that it does differently; the rest of
+this file calls them. The loop of the rounds is `strategies/round.py`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Method:
     Training: ClassVar[type[LocalTraining]] = LocalTraining
     """The method's client half."""
     early_exits: ClassVar[bool] = False
-    """Whether a level also holds the exits of the levels below it, which its loss must train."""
+    """True if a level also holds the exits of the levels below it; its loss must train them."""
 
     settings: MethodSettings
 
@@ -114,7 +114,7 @@ class Method:
         return PREFIX
 
     def assign(self, round: int, clients: Sequence[Client]) -> Iterable[Assignment]:
-        """Return what the sampled clients train in this round."""
+        """Return the assignments of this round's sampled clients."""
         return [Assignment(each, self.drawn_cut(each, round)) for each in clients]
 
     def bank(self, name: str, level: Level) -> str | None:
@@ -175,11 +175,11 @@ class Method:
         return known
 
     def cut_of(self, client: Client, round: int) -> Cut:
-        """Return what a client holds in a round: its level, through its window."""
+        """Return the cut that a client holds in a round: its level, through its window."""
         return Cut(self.level_of(client), self.window_of(client.number, round))
 
     def drawn_cut(self, client: Client, round: int) -> Cut:
-        """Return what a client trains in a round: one of its levels, through its window."""
+        """Return the cut that a client trains in a round: one of its levels, through its window."""
         level = drawn_level(self.levels_of(client), self.federation.seed, round, client.number)
         return Cut(level, self.window_of(client.number, round))
 
@@ -214,7 +214,7 @@ class Method:
         )
 
     def work(self, assigned: Assignment, round: int) -> Work:
-        """Return what a client is told beside its slice's tensors."""
+        """Return the work for a client, which is sent beside its slice's tensors."""
         federation, turn, client = self.federation, assigned.turn, assigned.client.number
         chance = (federation.seed, round, client, *([turn] if turn else []))
         seed = int(np.random.default_rng(chance).integers(2**31))
@@ -307,7 +307,7 @@ class Method:
         self.last_replies = dict(lists.get("last_replies", []))
 
     def plan_dict(self) -> dict[str, Tensor]:
-        """Return what the levels were made of, besides the configuration."""
+        """Return the facts that determine the levels, besides the configuration."""
         return {"ratios": torch.tensor(self.ratios, dtype=torch.float64)}
 
     def load_plan_dict(self, tensors: Mapping[str, Tensor]) -> None:

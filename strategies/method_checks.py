@@ -1,4 +1,4 @@
-"""Check what a method of a user's own returns and keeps: its next state, and its attributes."""
+"""Checks a user's own method: the state that its server step returns, and unsaved attributes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strategies.federation import FederationError
 from strategies.method import Method
 
 Form = Mapping[str, tuple[torch.Size, torch.dtype]]
-"""The shape and the type of each tensor of a state."""
+"""The shape and type of each tensor of a state."""
 
 
 def form_of(state: State) -> Form:
@@ -28,9 +28,10 @@ def form_of(state: State) -> Form:
 
 
 def require_state(state: object, form: Form, source: str) -> State:
-    """Return a state that a source has made, if it has this form and is finite throughout.
+    """Return the state from `source`, checked: it must have this form, and finite values only.
 
-    A checkpoint of any other could not be resumed, or would never recover.
+    A checkpoint with another form could not be resumed. NaN and infinity would spread to all
+    clients.
     """
     if not isinstance(state, Mapping):
         raise FederationError(
@@ -78,11 +79,14 @@ def _form(shape: torch.Size, dtype: torch.dtype) -> str:
     return f"{str(dtype).removeprefix('torch.')} {list(shape)}"
 
 
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 
 class Unsaved:
-    """Looks at a method's own attributes after each round, and names each that is not kept once."""
+    """Warns of attributes of a user's method that change between rounds and are not in its state.
+
+    Each attribute is named once.
+    """
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -91,7 +95,7 @@ class Unsaved:
         self._told = set[str]()
 
     def look(self) -> None:
-        """Warn of attributes that have changed since the last look, and are not in the state."""
+        """Warn of attributes that have changed since the last look and are not in the state."""
         if not self._names:
             return
         before, self._seen = self._seen, {n: self._print_of(n).value for n in self._names}
@@ -114,7 +118,7 @@ class Unsaved:
         return _Fingerprint(getattr(self._method, name, None), self._method)
 
     def _is_kept(self, name: str) -> bool:
-        """Return whether the state has an attribute, under its name or by its value."""
+        """Return whether the method's state holds an attribute, under its name or by its value."""
         method = self._method
         if not _is_loaded(method):
             return False
@@ -130,23 +134,26 @@ class Unsaved:
 
 
 class _Fingerprint(pickle.Pickler):
-    """What a value is made of: a `value` for all that can be pickled, and its tensors' digests."""
+    """A fingerprint of a value: its pickled bytes (`value`), and the digests of its tensors.
+
+    `value` is None where the object cannot be pickled.
+    """
 
     def __init__(self, value: object, method: Method) -> None:
         written = io.BytesIO()
         super().__init__(written, protocol=5)
-        self.fast = True  # else it would tell equal objects from the same object
+        self.fast = True  # without memo: equal objects give equal bytes
         self._method = method
         self.tensors = set[tuple[object, ...]]()
         self.value: bytes | None = None
         try:
             self.dump(value)
             self.value = written.getvalue()
-        except Exception:  # such as a lambda, or what holds itself: nobody can tell of a change
+        except Exception:  # such as a lambda, or a cycle: no change can be seen
             self.tensors.clear()
 
     def persistent_id(self, value: object) -> object:
-        """Return what stands for a tensor, and for the method itself."""
+        """Return a placeholder for a tensor (its digest) and for the method itself."""
         if isinstance(value, Tensor):
             digest = _digest(value)
             self.tensors.add(digest)
@@ -155,13 +162,13 @@ class _Fingerprint(pickle.Pickler):
 
 
 def _digest(tensor: Tensor) -> tuple[object, ...]:
-    """Return what tells a tensor's value, shape and type from others."""
+    """Return a digest of a tensor's value, shape and type."""
     plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return str(tensor.dtype), tuple(tensor.shape), zlib.crc32(plain.numpy().data)
 
 
 def _own_classes(method: Method) -> Iterator[type]:
-    """Yield the classes of a method that are neither nestfl's nor Flower's nor Python's."""
+    """Yield the classes of a method that do not come from nestfl, Flower or Python."""
     for kind in type(method).__mro__:
         package = kind.__module__.partition(".")[0]
         if package not in ("abc", "builtins", "flwr", "typing") and not plugins.is_ours(kind):
@@ -169,7 +176,7 @@ def _own_classes(method: Method) -> Iterator[type]:
 
 
 def _names(kind: type) -> Iterator[str]:
-    """Yield the attributes that a class's functions set, and the class's variables."""
+    """Yield the names of a class's variables and of the attributes that its functions set."""
     for name, value in vars(kind).items():
         if isinstance(value, FunctionType):
             steps = dis.get_instructions(value)
@@ -179,7 +186,7 @@ def _names(kind: type) -> Iterator[str]:
 
 
 def _is_loaded(method: Method) -> bool:
-    """Return whether the state is taken back by a class of the user's, where one makes it."""
+    """Return whether a user's class loads the state, if a user's class makes it."""
     made, taken = (
         next(kind for kind in type(method).__mro__ if name in vars(kind))
         for name in ("state_dict", "load_state_dict")

@@ -1,4 +1,4 @@
-"""What is told of a run as it goes."""
+"""Defines the events of a run that the record, the progress display and trackers listen to."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from strategies.nodes.enrolment import Client
 
 
 class Observer:
-    """Is told of a run; does nothing by itself."""
+    """Receives the events of a run; this base does nothing with them."""
 
     def started(self, coverage: Coverage, clients: Mapping[int, Client]) -> None:
-        """Note the levels, and who trains them."""
+        """The clients have come: note the levels and each level's clients."""
 
     def replied(self, round: int, done: int, of: int) -> None:
-        """Note that so many of a round's clients have answered."""
+        """Note that `done` of the round's `of` sampled clients have replied or failed."""
 
     def answered(self, round: int, what: str, done: int, of: int) -> None:
-        """Note that so many questions besides training, such as tests, are answered."""
+        """Note that `done` of `of` questions besides training, such as tests, are answered."""
 
     def working(self, round: int, what: str, done: int, of: int) -> None:
-        """Note how far the server is with work of its own after a round's replies."""
+        """Note the progress of the server's work after a round's replies, such as distillation."""
 
     def finished_round(self, metrics: Mapping[str, Any]) -> None:
-        """Note what a round came to."""
+        """Note the metrics of a finished round."""
 
 
 class Observers(Observer):
-    """Tells several observers, one after the other."""
+    """Passes each event on to several observers, one after the other."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers

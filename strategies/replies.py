@@ -1,4 +1,4 @@
-"""The replies of a round: refused or folded as they arrive, and counted."""
+"""Checks the replies of a round as they arrive, folds them into the aggregate, and counts them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from training.fitting import passed
 from training.perplexity import perplexity
 
 DIVERGED = "numbers that are not finite mostly come of too high a rate: lower train.lr"
-"""Advice for networks that diverge."""
+"""Advice for networks that diverge; part of an error message."""
 
 
 class Folding:
-    """Checks each reply of a round's training, and folds it into the method's aggregator."""
+    """Checks each reply to a round's training and folds it into the method's aggregator."""
 
     def __init__(self, method: Method, tally: Tally) -> None:
         self.method, self.tally = method, tally
@@ -40,9 +40,9 @@ class Folding:
         self.start = method.state
         """The global state that this round's slices were cut from."""
         self.unanswered: set[int] = set()
-        """Clients that did not answer."""
+        """Clients that did not reply."""
         self.losses: list[tuple[int, float]] = []
-        """The losses of the accepted replies, with their clients' numbers."""
+        """Client number and loss of each accepted reply."""
 
     def add(self, reply: Reply[Assignment]) -> None:
         """Fold a reply, or count the reason why it is missing or refused."""
@@ -59,7 +59,7 @@ class Folding:
             self.tally.refuse(client, refusal.reason, str(refusal))
 
     def result(self, round: int) -> State:
-        """Return the aggregated state, or raise where too few clients sent a usable reply."""
+        """Return the aggregated state; raise `FederationError` if too few replies were accepted."""
         self.tally.accepted = len(self.losses)
         self.tally.loss = sum(loss for _, loss in sorted(self.losses))
         self._require_enough(round)
@@ -116,7 +116,7 @@ class Folding:
 
 
 def check_examples(trained: Trained, client: Client) -> None:
-    """Refuse a reply that claims more examples than its client has."""
+    """Refuse a reply that claims no example, or more examples than its client has."""
     if not 1 <= trained.examples <= client.profile.examples:
         raise RefusedUpdateError(
             "examples",
@@ -125,14 +125,14 @@ def check_examples(trained: Trained, client: Client) -> None:
 
 
 def macs(assigned: Assignment, trained: Trained) -> int:
-    """Return the multiply-accumulates of a client's training."""
+    """Return the multiply-accumulates (MACs) of a client's training."""
     assert assigned.train is not None  # `Method.assignments` sets both
     assert assigned.macs is not None
     return TRAINING_PASSES * passed(trained.examples, assigned.train) * assigned.macs
 
 
 Answers = list[tuple[Assignment, RecordDict]]
-"""Assignments, and what their clients answered."""
+"""Assignments with the content of their clients' replies."""
 
 
 def ask(
@@ -143,9 +143,10 @@ def ask(
     tally: Tally,
     observer: Observer | None = None,
 ) -> Answers:
-    """Ask clients, and return their answers; the observer is told of each.
+    """Send questions to clients and return their answers; the observer is told of each answer.
 
-    The deadline is that of as many rounds as it takes to sample so many clients.
+    The deadline is multiplied by the number of rounds that would be needed to sample as many
+    clients.
     """
     federation = method.federation
     deadline = federation.deadline * math.ceil(len(questions) / federation.clients_per_round)
@@ -160,7 +161,7 @@ def ask(
 def _watched(
     replies: Iterable[Reply[Assignment]], observer: Observer, round: int, what: str, of: int
 ) -> Iterator[Reply[Assignment]]:
-    """Yield replies, and tell an observer how many have come."""
+    """Yield replies, and tell an observer how many have arrived."""
     if of:
         observer.answered(round, what, 0, of)
     for done, reply in enumerate(replies, 1):
@@ -171,7 +172,7 @@ def _watched(
 def asked(
     method: Method, kind: str, questions: Sequence[Assignment], tally: Tally
 ) -> Iterator[tuple[Assignment, Message]]:
-    """Yield the messages of questions, and count them."""
+    """Yield the messages of questions, and count questions and bytes."""
     for what, number in Counter(question.what for question in questions).items():
         tally.asked[what].asked = number
     for question, message in method.messages(kind, questions, method.round):
@@ -180,7 +181,7 @@ def asked(
 
 
 def answers_in(replies: Iterable[Reply[Assignment]], tally: Tally) -> Answers:
-    """Return the answers in the order of the clients' numbers; count the clients without one."""
+    """Return the answers, sorted by client number; count the failed and refused ones."""
     found: Answers = []
     for reply in replies:
         counts = tally.asked[reply.to.what]
@@ -194,17 +195,17 @@ def answers_in(replies: Iterable[Reply[Assignment]], tally: Tally) -> Answers:
 
 @dataclass(kw_only=True)
 class Faults:
-    """The clients whose replies failed or were refused, and why."""
+    """Counts of failed and refused replies, with their reasons."""
 
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     details: dict[str, str] = field(default_factory=dict)
     """The newest detail of each reason."""
     problems: dict[int, str] = field(default_factory=dict)
-    """The problem with a client's reply, by the client's number."""
+    """Reason and detail of a client's missing or refused reply, by client number."""
 
     def message_of(self, reply: Reply[Any], client: int) -> Message | None:
-        """Return a reply's message; count a client whose reply failed or was refused."""
+        """Return a reply's message; count the client if its reply failed or was refused."""
         if reply.message is None:
             count = self.refuse if reply.refused else self.fail
             count(client, reply.failure or "failed", reply.detail)
@@ -216,35 +217,35 @@ class Faults:
         self.details[reason] = self.problems[client] = detail
 
     def fail(self, client: int, reason: str, detail: str) -> None:
-        """Count a client that did not answer."""
+        """Count a client that did not reply."""
         self.failed[reason] += 1
         self.details[reason] = detail
         self.problems[client] = f"{reason} {detail}".strip()
 
     def counts(self) -> dict[str, Any]:
-        """Return them as a round's record has them."""
+        """Return the counts in the form of a round's record."""
         problems = {str(client): problem for client, problem in sorted(self.problems.items())}
         return {"refused": dict(self.refused), "failed": dict(self.failed), "problems": problems}
 
 
 @dataclass
 class SliceTally:
-    """What came of one level's messages in a round."""
+    """The counts of one level in a round: replies, bytes, seconds and MACs."""
 
     replied: int = 0
     down: int = 0
     up: int = 0
     seconds: float = 0.0
-    """That the slowest client trained."""
+    """Seconds that the slowest client trained."""
     device_seconds: float = 0.0
-    """That all its clients together trained."""
+    """Seconds that all clients of the level trained, added up."""
     macs: int = 0
-    """Multiply-accumulates that training took, of the replies that were taken."""
+    """Multiply-accumulates of the accepted clients' training."""
 
 
 @dataclass
 class TrainedTally:
-    """What a client trained in a round: of several assignments the largest level, and the sums."""
+    """A client's training in a round: its largest level, and the sums of its assignments."""
 
     level: int = 0
     examples: int = 0
@@ -253,17 +254,17 @@ class TrainedTally:
 
 @dataclass
 class AskTally(Faults):
-    """The counts of one question to the clients, such as a test, in a round."""
+    """The counts of one kind of question, such as a test, in a round."""
 
     asked: int = 0
     without: int = 0
-    """Clients that have no example for it, and were not asked."""
+    """Clients that were not asked because they have no example for the question."""
     answered: int = 0
     down: int = 0
     up: int = 0
 
     def record(self) -> dict[str, Any]:
-        """Return the counts as a round's record has them."""
+        """Return the counts in the form of a round's record."""
         return {
             "asked": self.asked,
             **({"without": self.without} if self.without else {}),
@@ -276,29 +277,29 @@ class AskTally(Faults):
 
 @dataclass
 class Tally(Faults):
-    """The counts of one round's messages."""
+    """The counts of one round: training, tests and other questions."""
 
     sampled: int
     done: int = 0
     accepted: int = 0
     loss: float = 0.0
     slices: dict[int, SliceTally] = field(default_factory=lambda: defaultdict(SliceTally))
-    """By level."""
+    """By level number."""
     trained: dict[int, TrainedTally] = field(default_factory=lambda: defaultdict(TrainedTally))
-    """By client, of the replies that were taken."""
+    """By client number, for accepted replies."""
     forgot: int = 0
-    """Clients that had lost their memory."""
+    """Clients that had lost their memory of earlier rounds."""
     asked: dict[str, AskTally] = field(default_factory=lambda: defaultdict(AskTally))
-    """By what was asked besides training."""
+    """By name of the question, such as a test."""
     personal: dict[tuple[int, int], tuple[int, Personal]] = field(default_factory=dict)
-    """By client and turn: the level that it trained, and how good that is on its own test part."""
+    """By client and turn: the trained level, and its scores on the client's own test part."""
     server: dict[str, Any] = field(default_factory=dict)
-    """What the server's own step tells of itself, by the names that the record has for it."""
+    """Values that the method's server step reports, by their names in the record."""
     language: bool = False
-    """Whether these tests are of texts, which have a perplexity."""
+    """True if the data are text, whose tests also have a perplexity."""
 
     def accept(self, client: int, level: int, trained: Trained, macs: int) -> None:
-        """Count a reply that was taken, and the MACs that it took to train."""
+        """Count an accepted reply, with the MACs of its training."""
         part, own = self.slices[level], self.trained[client]
         part.replied += 1
         part.seconds = max(part.seconds, trained.seconds)
@@ -311,17 +312,17 @@ class Tally(Faults):
 
     @property
     def mean_loss(self) -> float:
-        """Over the clients whose replies were taken."""
+        """Mean training loss over the accepted replies; NaN without any."""
         return self.loss / self.accepted if self.accepted else math.nan
 
     def record(self) -> MetricRecord:
-        """Return what Flower's own loop reports of a round's training."""
+        """Return the training metrics for Flower's own loop: mean loss and personal accuracy."""
         found = self._personal()
         tested = {"personal": found["accuracy"]} if found else {}
         return MetricRecord({"loss": self.mean_loss, **tested})
 
     def metrics(self) -> dict[str, Any]:
-        """Return the round's counts as its record has them."""
+        """Return the round's counts in the form of its record."""
         return {
             "clients": {
                 "sampled": self.sampled,
@@ -342,7 +343,7 @@ class Tally(Faults):
         }
 
     def _personal(self) -> dict[str, Any]:
-        """Return the clients' tests of what they trained: means over all and over levels."""
+        """Return the scores of the clients' personal tests: means over all, and by level."""
         tests = [self.personal[place] for place in sorted(self.personal)]
         if not tests:
             return {}

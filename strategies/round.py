@@ -1,10 +1,16 @@
-"""The base of all methods: a Flower strategy whose rounds send slices and fold what comes back.
+"""Runs a federation round by round: send slices, aggregate the replies, evaluate the levels.
 
-A round: sample clients from (seed, round), assign each its submodel, cut that out of the global
-state, send it, fold the replies as they arrive, step, evaluate. `start` streams: it sends a few
-messages at a time. Flower's own loop (its `Strategy.start`, other people's ServerApps and wrappers)
-calls `configure_train`, `aggregate_train`, `configure_evaluate` and `aggregate_evaluate`, which are
-the same steps: both give the same weights, bit for bit.
+One round, with the method that does each step:
+
+1. `_begin_round` samples clients from (seed, round) and assigns each client its slice.
+2. `messages` cuts each slice out of the global state when its message is sent.
+3. `_end_round` checks and folds each reply as it arrives, then takes the server step.
+4. `_evaluations` tests the levels on the server and on clients, where a test is due.
+
+`start` runs the loop and keeps only a few messages in flight, so memory does not grow with the
+number of clients. Flower's own loop (`Strategy.start`, wrappers, other ServerApps) calls
+`configure_train`, `aggregate_train`, `configure_evaluate` and `aggregate_evaluate` instead. Both
+loops take the same steps and end with the same weights, bit for bit.
 """
 
 from __future__ import annotations
@@ -41,15 +47,19 @@ from strategies.observer import Observer
 from strategies.replies import Folding, Tally, answers_in, ask, asked
 
 PATIENCE = 60.0
-"""Seconds for which a run waits for its clients to come."""
+"""Seconds that a run waits for its clients at the start."""
 
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 EvaluateArrays = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class NestedStrategy(Method, Strategy):
-    """Slices out, slices back, and the mean of what overlaps."""
+    """A Flower strategy that runs a method: each client trains a slice of the global network.
+
+    The methods in `strategies/methods` are its subclasses. They override the seams of `Method`; the
+    steps of a round stay the same for all.
+    """
 
     def __init__(
         self,
@@ -61,8 +71,8 @@ class NestedStrategy(Method, Strategy):
     ) -> None:
         """Prepare a run.
 
-        `evaluate` tests a network on the server, `observer` is told of the run as it goes, and
-        `weights` are pre-trained ones of the full network to start from.
+        `evaluate` tests a network on the server. `observer` is told of each step of the run.
+        `weights` are pre-trained weights of the full network to start from.
         """
         super().__init__(federation, settings, weights)
         self.evaluate, self.observer = evaluate, observer or Observer()
@@ -70,7 +80,7 @@ class NestedStrategy(Method, Strategy):
         self._sent: dict[Key, Sent[Assignment]] = {}
         self._asked: dict[Key, Sent[Assignment]] = {}
         self._record: ArrayRecord | None = None
-        """The global state as Flower's own loop has it."""
+        """The global state's record that Flower's own loop holds; None in our loop."""
         self._unsaved = Unsaved(self)
 
     # --- our loop ------------------------------------------------------------------------------
@@ -85,10 +95,11 @@ class NestedStrategy(Method, Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateArrays | None = None,
     ) -> Result:
-        """Run all rounds that are left, from the first or from where a loaded state ended.
+        """Run the rounds that are left: all of a new run, or those after a loaded state.
 
-        What is not given is the federation's: its first weights, its rounds, its deadline. Fewer
-        rounds than the federation's are the first ones of its schedule, as in Flower's own loop.
+        Arguments that are not given come from the federation: first weights, rounds, deadline. A
+        smaller `num_rounds` runs the first rounds of the federation's schedule, as Flower's loop
+        does.
         """
         last, result = self.federation.rounds if num_rounds is None else num_rounds, Result()
         if missed := tests_missed(self.federation, last):
@@ -137,7 +148,7 @@ class NestedStrategy(Method, Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages of a round, which are made one by one."""
+        """Return the messages of a round as an iterator; each is built when it is requested."""
         if not self.clients:
             self._open(grid, arrays)
         elif arrays is not self._record:
@@ -150,7 +161,7 @@ class NestedStrategy(Method, Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """Fold a round's replies and return the global state, with the mean loss."""
+        """Fold a round's replies; return the global state and the mean training loss."""
         self._end_round(server_round, received(replies, self._sent))
         self._record = self.arrays()
         return self._record, self.tally.record()
@@ -158,9 +169,10 @@ class NestedStrategy(Method, Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the clients' tests, if they are due; static norms get their statistics first.
+        """Return the messages of the clients' tests that are due in this round.
 
-        Those are entered into `arrays`, which then hold all that the submodels are tested with.
+        Where the network has static norms, their statistics are gathered first and entered into
+        `arrays`, because the submodels are tested with them.
         """
         self._asked.clear()
         if arrays is not self._record:
@@ -179,26 +191,26 @@ class NestedStrategy(Method, Strategy):
     ) -> MetricRecord | None:
         """Return the clients' mean accuracy of their own level and of the full model.
 
-        Beside it is the validation score, where clients validate: see `checkpoint.best`.
+        With validation data it also holds the validation score: see `checkpoint.best`.
         """
         answers = answers_in(received(replies, self._asked), self.tally)
         return self._means(client_scores(self, answers, self.tally, {}))
 
     def summary(self) -> None:
-        """Log what the levels are, and who trains them."""
+        """Log each level's costs and number of clients."""
         if self.clients and self.levels:
             clients = self.clients.values()
             describe(self.federation, self.settings, self.coverage, clients)
 
     def arrays(self) -> ArrayRecord:
-        """Return the global state as Flower's record."""
+        """Return the global state as a Flower record."""
         return ArrayRecord({name: tensor.contiguous() for name, tensor in self.state.items()})
 
     def level_network(self, arrays: ArrayRecord, level: int) -> nn.Module:
-        """Return a level's network with its part of these arrays, such as a result's.
+        """Return a level's network with its slice of these arrays, such as a result's arrays.
 
-        It is a plain module of torch, in evaluation mode, whose answer is a list of logits: those
-        of each exit that the level holds. Levels are counted from 1; the last is the full model.
+        The network is a plain torch module in evaluation mode. Its output is a list of logits, one
+        for each exit of the level. Levels are counted from 1; the last is the full model.
         """
         if not self.levels:
             raise FederationError("there are no levels yet: they are made when clients have come")
@@ -212,7 +224,7 @@ class NestedStrategy(Method, Strategy):
     # --- the steps of a round --------------------------------------------------------------------
 
     def _open(self, grid: Grid, arrays: ArrayRecord | None) -> None:
-        """Enrol the clients, make the levels, and check that a run of them can begin."""
+        """Enrol the clients, make the levels, and check that the run can begin."""
         if arrays and self.levels:
             self._adopt(arrays)
         self.roster.enrol(grid, PATIENCE)
@@ -231,7 +243,7 @@ class NestedStrategy(Method, Strategy):
         self.adopt(arrays.to_torch_state_dict())
 
     def _begin_round(self, round: int, grid: Grid, config: ConfigRecord | None) -> list[Assignment]:
-        """Sample the clients that are online, and return what each of them trains."""
+        """Sample the clients that are online; return an assignment for each."""
         online = self.roster.online(grid)
         self.roster.note(round, self.coverage.trained_by(online))
         self.roster.require_online(round, len(online))
@@ -247,7 +259,7 @@ class NestedStrategy(Method, Strategy):
             yield assigned, message
 
     def _end_round(self, round: int, replies: Iterable[Reply[Assignment]]) -> None:
-        """Fold each reply as it arrives, then step."""
+        """Fold each reply as it arrives, then take the method's server step."""
         folding = Folding(self, self.tally)
         for reply in replies:
             folding.add(reply)
@@ -263,7 +275,7 @@ class NestedStrategy(Method, Strategy):
         self._unsaved.look()
 
     def _source(self, round: int) -> str:
-        """Return what makes a round's state, as its errors name it."""
+        """Return the step that makes this round's state, for error messages."""
         own = type(self).server_step is not Method.server_step
         what = f"server_step of {self.settings.name}" if own else "the aggregation"
         return f"round {round}: {what}"
@@ -271,7 +283,7 @@ class NestedStrategy(Method, Strategy):
     # --- evaluation ------------------------------------------------------------------------------
 
     def _evaluations(self, round: int, grid: Grid, config: ConfigRecord | None) -> dict[str, Any]:
-        """Return the scores of this round: none, where no evaluation is due."""
+        """Return the scores of the tests that are due in this round; empty where no test is due."""
         due, scores = self.federation.evaluations_due(round), dict[str, Any]()
         if due:
             self.state = self._with_statistics(grid)
@@ -283,9 +295,10 @@ class NestedStrategy(Method, Strategy):
         return scores
 
     def _evaluation_of_the_start(self, grid: Grid) -> dict[str, Any]:
-        """Return what pre-trained weights are worth when they are cut into levels: round 0.
+        """Return the scores of pre-trained weights before training, cut into levels: round 0.
 
-        The statistics that static norms need for it are not kept, so that it changes no bit.
+        The statistics of static norms that this test gathers are dropped: training starts from the
+        same bits with and without it.
         """
         began, state = time.monotonic(), self.state
         self.state = self._with_statistics(grid)
@@ -298,12 +311,12 @@ class NestedStrategy(Method, Strategy):
         return with_statistics(self, grid, self.tally, self.observer)
 
     def _means(self, scores: Mapping[str, Any]) -> MetricRecord | None:
-        """Return the clients' own scores, if there are any."""
+        """Return the means of the clients' tests as a Flower record; None without such tests."""
         found = {what: scores[what] for what in self.tally.asked if what in scores}
         return MetricRecord(found) if found else None
 
 
 def tests_missed(federation: Federation, last: int) -> set[Test]:
-    """Return the tests that a run makes, but not where it ends after an earlier round."""
+    """Return the tests due in the planned last round, but in no round up to `last`."""
     made = {test for number in range(1, last + 1) for test in federation.evaluations_due(number)}
     return federation.evaluations_due(federation.rounds) - made

@@ -1,7 +1,7 @@
-"""For all tests, and the processes they start: the same environment on every machine.
+"""Gives all tests, and their processes, the same environment on every machine.
 
-One thread a worker, and no deadline for an example, since machines are shared; a terminal of one
-width without colours; and a cache of data that is not the user's.
+Each worker has one thread, examples have no deadline, since machines are shared, the terminal has
+one width and no colours, and the cache of data is not the user's.
 """
 
 import atexit

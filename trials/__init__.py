@@ -1,1 +1,1 @@
-"""Trials of a deployment: faults, attackers and mutations, each tried for real."""
+"""Tries faults, attacks and mutations on real deployments."""

@@ -1,4 +1,4 @@
-"""`nestfl check-model`: every property of slicing on a user's own networks."""
+"""`nestfl check-model`: checks every property of slicing on a user's own networks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check_model_command(
 
 
 def check(place: str, model: str | None, options: Sequence[str], shape: Mapping[str, int]) -> int:
-    """Check the networks of a plugin, show what was found, and return the exit code."""
+    """Check the networks of a plugin, print the results, and return the exit code."""
     from rich.console import Console
 
     from server_app.config.typed import choose_from
@@ -76,7 +76,7 @@ def check(place: str, model: str | None, options: Sequence[str], shape: Mapping[
 
 
 def show(found: Finding, console: Console) -> None:
-    """Print a line for a property, and below it what to change."""
+    """Print a line for a property, followed by the change that it needs."""
     result = "not checked" if not found.checked else "FAILED" if found.wrong else "ok"
     style = "red" if found.wrong else None
     console.print(f"  {result:<12}{found.name}", style=style, highlight=False)

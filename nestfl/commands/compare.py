@@ -1,4 +1,4 @@
-"""`nestfl compare`: all combinations of settings, fairly, with the table of what they came to."""
+"""`nestfl compare`: runs all combinations of settings on equal terms and prints their results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from server_app.config.composing import Config
 
 TARGET_SCORES = ("mean", "worst", "full model", "cis", "local", "personal")
-"""Those of nestfl/comparing/results.py, which is not loaded for a start."""
+"""The keys of TARGETS in nestfl/comparing/results.py, which is slow to import."""
 
 
 @app.command(
@@ -86,23 +86,23 @@ class Request:
     overrides: Sequence[str]
     jobs: int | None = None
     baseline: str | None = None
-    """As KEY=VALUE: the choice that others are compared to."""
+    """The choice that others are compared to, as KEY=VALUE."""
     target: float | None = None
     """The accuracy to reach, as a share."""
     target_score: str = TARGET_SCORES[0]
-    """Which accuracy: one of `TARGETS`."""
+    """Name of the accuracy for the target; one of `TARGETS`."""
     plugin: Sequence[str] = ()
-    """Files and packages of the user's own, which are loaded already."""
+    """The user's own files and packages, which are loaded already."""
 
     def trials(self) -> list[Trial]:
-        """Return the runs to compare; on the local engine, unless another is named."""
+        """Return the runs to compare, on the local engine unless another one is given."""
         from nestfl.comparing.trials import expand
 
         named = any(text.startswith("engine=") for text in self.overrides)
         return expand([*([] if named else ["engine=local"]), *self.overrides])
 
     def command(self) -> list[str]:
-        """Return the command that goes on with it."""
+        """Return the command that continues the comparison."""
         options = {"--jobs": self.jobs, "--baseline": self.baseline, "--target": self.target}
         if self.target_score != TARGET_SCORES[0]:
             options["--target-score"] = self.target_score
@@ -112,7 +112,7 @@ class Request:
 
 
 def compare(request: Request) -> int:
-    """Run what has not run yet, show the table, and return the exit code."""
+    """Run the unfinished trials, print the tables, and return the exit code."""
     from rich.console import Console
 
     from nestfl.comparing.outcome import Known, Outcome
@@ -129,7 +129,7 @@ def compare(request: Request) -> int:
             slots = _slots(request, comparison.configs[0])
             held.enter_context(closing(Lock(comparison.folder / LAUNCHER_LOCK, PATIENCE)))
             comparison.check_runs()
-            comparison.results()  # of earlier runs: a damaged record is told before others start
+            comparison.results()  # reports a damaged record before others start
             known = Known.of(comparison)
         except (ValueError, OSError, LaunchError) as error:
             errors.out(f"nestfl compare: {plugins.told(error)}", highlight=False)
@@ -148,7 +148,7 @@ def compare(request: Request) -> int:
 
 
 def _comparison(trials: Sequence[Trial]) -> Comparison:
-    """Compose all configurations, to know at once whether they are right, and make the folder."""
+    """Compose all configurations, so that errors appear at once, and make the folder."""
     from data.homes import with_home
     from nestfl.comparing.comparison import Comparison
     from nestfl.comparing.trials import comparison_name
@@ -175,7 +175,7 @@ def _comparison(trials: Sequence[Trial]) -> Comparison:
 
 
 def _check(trials: Sequence[Trial], configs: Sequence[Config]) -> None:
-    """Check what runs start from, before the first of them: once for all that differ by chance."""
+    """Check the start of the runs before the first one, once for runs that differ by seed only."""
     from server_app.config.typed import ConfigError
     from server_app.start_checks import check
 
@@ -186,14 +186,14 @@ def _check(trials: Sequence[Trial], configs: Sequence[Config]) -> None:
             seen.add(alike)
             try:
                 check(config)
-            except Exception as error:  # a user's own code may raise anything
+            except Exception as error:  # a user's own code may raise any error
                 if not isinstance(error, ValueError) and not plugins.where_in_plugins(error):
                     raise
                 raise ConfigError(f"{trial}: {plugins.told(error)}") from error
 
 
 def _baseline(request: Request, trials: Sequence[Trial]) -> Mapping[str, str]:
-    """Return the choice that others are compared to: the first strategy, or else the first one."""
+    """Return the choice that others are compared to: the first strategy, or the first value."""
     from nestfl.comparing.trials import SEED, same_value
     from server_app.config.typed import ConfigError
 
@@ -220,7 +220,7 @@ def _baseline(request: Request, trials: Sequence[Trial]) -> Mapping[str, str]:
 
 
 def _slots(request: Request, config: Config) -> Slots:
-    """Return how many runs there are at a time: by the cores, the GPUs, or as asked for."""
+    """Return the number of runs at a time: by the cores, the GPUs, or as asked for."""
     from nestfl.comparing.running import Slots, visible_gpus
     from nestfl.launching.gpus import cores, free_memory_of_gpus
 

@@ -1,4 +1,4 @@
-"""`nestfl data`: what data is, what is wrong with it, and how a partition deals it out."""
+"""`nestfl data`: shows a data set, the problems in it, and its partition among clients."""
 
 from __future__ import annotations
 
@@ -60,31 +60,31 @@ def data_command(arguments: tuple[str, ...], plot: Path | None, json: bool) -> N
 
 SHADES = " ░▒▓█"
 MOST_CLASSES, MOST_CLIENTS, MOST_BROKEN = 40, 40, 50
-"""That a terminal shows; --json and --plot have all."""
+"""Most classes, clients and broken files on a terminal; --json and --plot have all."""
 LONGEST_LINE = 4000
-"""Letters of a line that are printed: names of files, classes and clients may hold anything."""
+"""Most characters of a printed line: names of files, classes and clients may hold anything."""
 
 
 @dataclass(frozen=True)
 class Looked:
-    """What was seen of data, as far as it can be used."""
+    """The facts of a data set, as far as it can be read."""
 
     spec: DatasetSpec
     """Complete, unless there is a problem."""
     found: Found | None
-    """Of files of one's own."""
+    """The user's own files; None for a data set of the catalogue."""
     broken: tuple[Broken, ...] = ()
     problem: str | None = None
-    """Why a run would not start."""
+    """Reason why a run would not start."""
     train: tuple[int, ...] = ()
     test: tuple[int, ...] = ()
-    """How many examples there are of each class."""
+    """Number of examples by class."""
     test_part: str = ""
     dealt: Dealt | None = None
 
 
 def look(arguments: Sequence[str]) -> Looked:
-    """Look at the data that a run with these overrides would take."""
+    """Return the facts of the data that a run with these overrides would take."""
     from data.foreign_files import BrokenFilesError
     from data.overview import (
         broken_in,
@@ -119,7 +119,7 @@ def look(arguments: Sequence[str]) -> Looked:
 
 
 def _overrides(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments as overrides: a path says what kind of data it is."""
+    """Return the arguments as overrides; a path is replaced by its kind of data set."""
     from data.homes import with_home
     from data.listing import guessed
     from server_app.config.composing import ConfigError
@@ -142,7 +142,7 @@ def _chooses_data(settings: Sequence[str]) -> bool:
 
 
 def show(looked: Looked, console: Console | None = None) -> None:
-    """Print what was seen, what is wrong with it, and a line for each client."""
+    """Print the facts, the problems, and a line for each client."""
     from rich.console import Console
 
     console = console or Console()
@@ -161,7 +161,7 @@ def show(looked: Looked, console: Console | None = None) -> None:
 
 
 def _say(console: Console, line: str, style: str | None = None) -> None:
-    """Print a line as it is, without what would move the cursor or colour it."""
+    """Print a line without control characters, which could move the cursor or colour it."""
     text = printable(line, LONGEST_LINE)
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
@@ -172,7 +172,7 @@ def _say_more(console: Console, more: int, what: str) -> None:
 
 
 def _facts(looked: Looked) -> list[str]:
-    """Return what is known, a line each."""
+    """Return the known facts, a line each."""
     spec, found = looked.spec, looked.found
     lines = [f"{spec.name}: {spec.path or 'bundled, or published on Hugging Face'}"]
     if found is not None and found.seen is not None:
@@ -206,7 +206,7 @@ def _facts(looked: Looked) -> list[str]:
 
 
 def _series_facts(spec: DatasetSpec, found: Found | None) -> list[str]:
-    """Return what is read of a table of numbers."""
+    """Return the facts of a table of numbers."""
     from server_app.report.amounts import counted
 
     columns = spec.columns or ()
@@ -301,7 +301,7 @@ def as_json(looked: Looked) -> str:
 
 
 def draw(looked: Looked, path: Path) -> None:
-    """Draw how many examples of each class each client has."""
+    """Draw the number of examples of each class and client."""
     from data.overview import class_names
     from server_app.config.composing import ConfigError
 

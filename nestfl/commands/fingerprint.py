@@ -1,4 +1,4 @@
-"""`nestfl fingerprint`, and what it takes."""
+"""`nestfl fingerprint`: its options and help."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from nestfl.commands.shared_options import FILE, plugin_option, refuse
 )
 @plugin_option()
 def fingerprint(code: Path | None, copy: Path | None) -> None:
-    """Print what tells the code that a run sends from all other: devices can pin it."""
+    """Print the fingerprint of the code that a run sends; devices can pin it."""
     from tempfile import TemporaryDirectory
 
     import plugins

@@ -1,4 +1,4 @@
-"""`nestfl`, to which each command of this package adds itself."""
+"""The command group `nestfl`, to which each command of this package adds itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = {
 
 
 class Commands(click.Group):
-    """Tells what a user's own code raises as it tells other wrong input: in one line."""
+    """Reports errors of a user's own code in one line, like other wrong input."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

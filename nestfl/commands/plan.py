@@ -1,4 +1,4 @@
-"""`nestfl plan`: the table of the papers for any network, as text, JSON or a picture."""
+"""`nestfl plan`: prints the table of a network's levels, as text, JSON or a picture."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def plan_command(latency: bool, json: bool, plot: Path | None, **request: Any) -
 Choice = TypeVar("Choice")
 WIDTHS, AMOUNTS = Range(0, 1, above=True), Range(0, 1e18, above=True)
 LEVELS = 4
-"""The number of levels where nothing says so, as in the papers' tables."""
+"""Default number of levels, as in the papers' tables."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,9 @@ class Request:
     ratios: tuple[float, ...]
     splits: tuple[Split, ...] | None
     cut: CutKind | None
-    """What submodels lack, where they are NeFL's."""
+    """For NeFL's submodels: the parts that they leave out."""
     level_of: tuple[int, ...] | None
-    """Each client's level, where budgets were given."""
+    """Each client's level, if budgets were given."""
 
     @classmethod
     def parse(
@@ -231,7 +231,7 @@ class Plan:
 
 
 def make_plan(request: Request, measure: bool = True) -> Plan:
-    """Return the levels that are asked for, what they cost, and if measured how long they take."""
+    """Return the requested levels with their costs, and their latencies if `measure` is set."""
     from strategies.levels.cost import cost as cost_of
 
     levels = _levels(request)
@@ -256,10 +256,10 @@ def _levels(request: Request) -> list[Level]:
 
 
 def latencies(task: Task, levels: Sequence[Level], seconds: float = 2.0) -> list[float] | None:
-    """Measure one input's forward pass at each level: the median, in milliseconds.
+    """Return each level's median time of a forward pass of one input, in milliseconds.
 
-    The levels take turns, so that a busy machine slows them all alike. None where an input shrinks
-    to one pixel, which batch norm without running statistics refuses.
+    The levels take turns, so that a busy machine slows all of them equally. It is None if an input
+    shrinks to one pixel, which batch norm without running statistics refuses.
     """
     import statistics
 

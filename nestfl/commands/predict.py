@@ -1,4 +1,4 @@
-"""`nestfl predict`: asks the Predictor as was typed, then shows and writes its answers."""
+"""`nestfl predict`: runs the Predictor with the typed options, prints and writes its answers."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def predict_command(json: bool, **request: Any) -> None:
 
 
 SHOWN = 10
-"""Answers that are printed; a file has them all."""
+"""Most answers that are printed; a file has all."""
 MOST_BROKEN = 20
-"""Broken images that are named on the terminal."""
+"""Most broken images that are named on the terminal."""
 FORMATS = (".csv", ".json")
 
 
@@ -126,7 +126,7 @@ class Request:
     run: Path
     inputs: Path | None = None
     best: bool = False
-    """Whether the checkpoint with the best validation score answers, and not the newest."""
+    """Use the checkpoint with the best validation score instead of the newest one."""
     level: int | None = None
     budget: float | None = None
     """Share of the MACs of always running to the end."""
@@ -182,7 +182,7 @@ class Report:
 
 
 def predict(request: Request, watch: Watch[Tensor] | None = None) -> Report:
-    """Answer as asked, and write what was asked for; `watch` sees each pass over batches."""
+    """Answer the inputs and write the requested files; `watch` sees each pass over batches."""
     from rich.console import Console
 
     from nestfl.watching.log_colours import colour_for_terminals
@@ -236,7 +236,7 @@ def _inputs(request: Request, dataset: DatasetSpec) -> Inputs:
 
 
 def _warn_of(broken: Sequence[Broken]) -> None:
-    """Name the images that get no answer, as far as a terminal has room for them."""
+    """Name the images that get no answer; the terminal shows the first ones."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -284,7 +284,7 @@ def show(report: Report, console: Console | None = None) -> None:
 
 
 def _print_table(console: Console, title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """Print a table, or a line for each row where the terminal is too narrow to hold it."""
+    """Print a table; if the terminal is too narrow for it, a line for each row."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -360,7 +360,7 @@ def _outcomes(report: Report) -> tuple[str, list[dict[str, str]]]:
 
 
 def _rows(report: Report) -> list[dict[str, Any]]:
-    """Return the answers, one by one."""
+    """Return a row for each answer."""
     if report.answers is None:
         return []
     facts, units = report.inputs.data.facts, report.predictor.level.exits
@@ -391,7 +391,7 @@ def as_csv(report: Report) -> str:
 
 
 def as_json(report: Report) -> str:
-    """Return the answers, or the budgets' outcomes, and what they depend on, as JSON."""
+    """Return the answers or the budgets' outcomes, with the facts they depend on, as JSON."""
     level = report.predictor.level
     found: dict[str, Any] = {
         "level": level.number,
@@ -434,14 +434,14 @@ def _result(result: Result) -> dict[str, Any]:
 
 
 def _finite(thresholds: Sequence[float] | None) -> list[float | None] | None:
-    """Return thresholds as JSON can have them: null where nobody leaves."""
+    """Return thresholds for JSON: null for an exit where no input leaves."""
     if thresholds is None:
         return None
     return [threshold if math.isfinite(threshold) else None for threshold in thresholds]
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draw accuracy against cost, one point a budget."""
+    """Draw accuracy against cost, one point per budget."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.4), layout="constrained")

@@ -1,4 +1,4 @@
-"""`nestfl report`: a page about one run, about several, or about a comparison."""
+"""`nestfl report`: writes a page about one run, several runs, or a comparison."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def report(
     best: bool = False,
     figures: Path | None = None,
 ) -> Path:
-    """Write the report and return where it is: in the run's directory, or of several here.
+    """Write the report and return its path: in the run's directory, or for several runs here.
 
     With `best`, scores are those after each run's best round by validation data. The figures are
     also written to a folder of their own, if one is given.
@@ -72,7 +72,7 @@ def report(
 
 
 def _of_a_comparison(folder: Path, output: Path | None, best: bool, figures: Path | None) -> Path:
-    """Write the report of the runs of a comparison that have finished."""
+    """Write the report of a comparison's finished runs."""
     from nestfl.comparing.comparison import Comparison
     from nestfl.comparing.outcome import Known, Outcome
     from server_app.record.files import REPORT_FILE

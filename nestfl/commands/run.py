@@ -1,4 +1,4 @@
-"""`nestfl run`: the app on an engine, from the overrides to the exit code."""
+"""`nestfl run`: runs the app on an engine, from the overrides to the exit code."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _run(request: Request, console: Console, errors: Console) -> int:
 
 
 def _on_ray(request: Request, console: Console, errors: Console) -> int | None:
-    """Run the app in a simulation; None where its configuration asks for the other engine."""
+    """Run the app in a simulation; return None if its configuration asks for the other engine."""
     from nestfl.launching.flower import check_app, flower
     from nestfl.launching.ray_cluster import require_cluster
     from nestfl.launching.ray_run import RayRun
@@ -152,7 +152,7 @@ def _on_ray(request: Request, console: Console, errors: Console) -> int | None:
 
 
 def _on_the_local_engine(request: Request, console: Console, errors: Console) -> int:
-    """Run the app in this process, which shows its summary itself."""
+    """Run the app in this process, which prints its summary itself."""
     from nestfl.launching.local_run import LocalRun
     from nestfl.launching.request import choose
     from nestfl.watching.log_colours import colour_for_terminals
@@ -174,7 +174,7 @@ def _on_the_local_engine(request: Request, console: Console, errors: Console) ->
 
 @contextmanager
 def run_directory_of(request: Request, choice: Choice) -> Iterator[Path]:
-    """Make a new run's directory, or take that of the run that goes on; no other has it then."""
+    """Make a new run's directory, or take a resumed run's; it is locked within the block."""
     from data.homes import with_home
     from server_app.config.saved import run_directory
     from server_app.record.files import (
@@ -198,7 +198,7 @@ def run_directory_of(request: Request, choice: Choice) -> Iterator[Path]:
         run_dir = new_directory(output, choice.name, choice.label)
     lock = Lock(run_dir / LAUNCHER_LOCK)
     try:
-        Lock(run_dir / RECORD_LOCK, PATIENCE).close()  # a killed run's server may take a while
+        Lock(run_dir / RECORD_LOCK, PATIENCE).close()  # a killed run's server may take time to end
         yield run_dir
     finally:
         lock.close()
@@ -211,7 +211,7 @@ def _say_where(request: Request, choice: Choice, run_dir: Path, console: Console
 
 
 def _show_summary(run_dir: Path, console: Console) -> None:
-    """Print the table of the levels, and where everything is."""
+    """Print the table of the levels, and the paths of the results."""
     from server_app.record.run_record import RunRecord
     from server_app.record.summary import read_summary, show
 

@@ -1,4 +1,4 @@
-"""The runs below a folder, comparisons' too: where they are, and which folders hold none."""
+"""Finds the runs below a folder, also those of comparisons, and folders that hold none."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from server_app.record.files import (
 from server_app.record.run_entry import RunEntry, read_entry
 
 MARKS = {FLEET_FILE, METRICS_FILE, LAUNCHER_LOCK, RECORD_LOCK}
-"""Files by which a run's directory is known."""
+"""Files that mark a run's directory."""
 DEEPEST = 4
-"""Folders below the first that are looked into."""
+"""Depth of the search, in folders below the first."""
 
 
 @dataclass
 class RunList:
-    """What there is below a folder."""
+    """The runs below a folder, and the folders without runs."""
 
     folder: Path
     entries: Sequence[RunEntry] = ()
-    """Sorted by when they started, the newest last."""
+    """Sorted by their start, the newest last."""
     without: list[str] = field(default_factory=list)
     """Folders right below it that hold no run."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Folders that this user cannot look into, and why."""
+    """Reasons why this user cannot read a folder, by folder."""
 
     @classmethod
     def below(cls, folder: Path) -> RunList:
-        """Return all runs below a folder, or raise ValueError where it is none."""
+        """Return all runs below a folder; raise `ValueError` if it is no folder."""
         if not folder.is_dir():
             raise ValueError(f"{folder} is no folder: expected one with runs in it, such as runs")
         found = cls(folder)
@@ -53,12 +53,12 @@ class RunList:
             return None
 
     def name(self, entry: RunEntry) -> str:
-        """Return what a run is called from the folder."""
+        """Return a run's path relative to the folder."""
         place = entry.directory.relative_to(self.folder)
         return str(place) if place.parts else entry.directory.resolve().name
 
     def _search(self, folder: Path, depth: int, seen: set[tuple[int, int]]) -> list[Path]:
-        """Return the run directories in a folder, itself included; links are followed once."""
+        """Return the run directories in a folder, including itself; each link is followed once."""
         try:
             there = sorted(os.scandir(folder), key=lambda each: each.name)
             known = folder.stat()

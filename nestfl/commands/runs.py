@@ -1,4 +1,4 @@
-"""`nestfl runs`: a table of all runs below a folder."""
+"""`nestfl runs`: prints a table of all runs below a folder."""
 
 from __future__ import annotations
 
@@ -56,25 +56,25 @@ def runs_command(folder: Path, json: bool, csv: bool) -> None:
 
 FIELDS = ("run", "method", "model", "data", "seed", "rounds", "of", "worst", "mean", "started",
           "ended", "note")  # fmt: skip
-"""What programs are told of a run: as in `RunEntry`, and `run` is its directory."""
+"""Fields of a run in JSON and CSV: those of `RunEntry`, and `run` for its directory."""
 COLOURS = {"finished": "green", "failed": "red", "running": "cyan", "stopped": "yellow",
            "damaged": "magenta"}  # fmt: skip
 LONGEST_NOTE = 300
-"""Letters that are told of what is wrong with a run."""
+"""Most characters of a run's problem."""
 MOST_NAMED = 8
-"""Folders without runs that are named."""
+"""Most folders without runs that are named."""
 ROOM = 10_000
-"""Columns that any table fits into."""
+"""Columns that are enough for any table."""
 WHEN, WHEN_IN_SHORT = "%Y-%m-%d %H:%M", "%m-%d %H:%M"
 
 
 def as_json(found: RunList) -> str:
-    """Return the runs as a list of JSON."""
+    """Return the runs as a JSON list."""
     return json.dumps([_record(each) for each in found.entries], indent=2)
 
 
 def as_csv(found: RunList) -> str:
-    """Return a line for each run, below one of names."""
+    """Return the runs as CSV, with a header."""
     text = io.StringIO()
     writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
     writer.writeheader()
@@ -88,7 +88,7 @@ def _record(entry: RunEntry) -> dict[str, Any]:
 
 
 def problems(found: RunList) -> Iterator[str]:
-    """Yield a line for each thing that is wrong, and one for folders that are no runs'."""
+    """Yield a line for each problem, and one for folders without runs."""
     from protocol.printable import printable
 
     for entry in found.entries:
@@ -108,9 +108,9 @@ def _is(ended: str) -> str:
 
 
 def show(found: RunList, console: Console | None = None) -> None:
-    """Print the table: a column for each thing where there is room, else the names with some below.
+    """Print the table: a column for each field; in a narrow terminal some fields go below names.
 
-    A file or a pipe has room for all, unless COLUMNS says otherwise.
+    A file or a pipe counts as wide, unless COLUMNS says otherwise.
     """
     from rich.console import Console
 
@@ -154,7 +154,7 @@ def _table(plain: bool, names: tuple[str, ...]) -> Table:
     if plain:
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     else:
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)  # the frame parts columns
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)  # frame separates columns
     for name in names:
         table.add_column(name, overflow="fold")
     for name in ("rounds", "worst", "mean"):

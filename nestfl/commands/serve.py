@@ -115,9 +115,9 @@ class Request:
     folder: Path
     listen: str = "127.0.0.1:8443"
     parent: tuple[str, ...] = ()
-    """[NAME=]https://HOST:PORT; the name may be left out where there is one parent."""
+    """[NAME=]https://HOST:PORT; NAME may be left out for a single parent."""
     alone: bool = False
-    """Whether the node is to do without its parents."""
+    """Serve the node without its parents."""
     cert: Path | None = None
     key: Path | None = None
     ca: Path | None = None
@@ -136,7 +136,7 @@ class Request:
 
 
 def serve(request: Request) -> None:
-    """Serve what the folder holds, until stopped."""
+    """Serve the folder's node or tree until stopped."""
     from inference.serving.node_part import is_part
     from inference.serving.settings import ServeError
     from protocol.environment import private_ray
@@ -150,7 +150,7 @@ def serve(request: Request) -> None:
     settings = settings_of(request)
     if request.ray:
         if "RAY_ADDRESS" not in os.environ:
-            os.environ |= private_ray()  # which Ray reads when it is imported
+            os.environ |= private_ray()  # Ray reads it at its import
         try:
             from inference.serving.ray_tier import serve_on_ray
         except ImportError as error:
@@ -164,7 +164,7 @@ def serve(request: Request) -> None:
 
 
 def settings_of(request: Request) -> ServeSettings:
-    """Return how the node is served; raise `ServeError` for what is wrong or lacks."""
+    """Return the node's settings; raise `ServeError` for wrong or missing options."""
     from inference.rate_thresholds import check_threshold
     from inference.serving.node_part import read_facts
     from inference.serving.parent import Address
@@ -247,7 +247,7 @@ def _parent(text: str, known: list[str]) -> tuple[str, str]:
 
 
 def _check_parents(request: Request, known: list[str], given: dict[str, str]) -> None:
-    """Raise if parents have no address: all that is passed on to them would be degraded."""
+    """Raise if a parent has no address: all samples that are passed to it would be degraded."""
     from inference.serving.settings import ServeError
 
     if request.alone and given:
@@ -261,7 +261,7 @@ def _check_parents(request: Request, known: list[str], given: dict[str, str]) ->
 
 
 def _check_tree(request: Request) -> None:
-    """Raise for options that are of one node."""
+    """Raise for options that apply to a single node only."""
     from inference.serving.settings import ServeError
 
     taken = ("folder", "listen", "half")

@@ -1,4 +1,4 @@
-"""A whole tree of nodes on this machine, to try it: one process for each, the parents first."""
+"""Serves a whole tree of nodes on this machine, to try it: a process each, parents first."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from inference.serving.settings import ServeError
 
 SECRETS = ".secrets"
 HERE = ("127.0.0.1", "localhost", "::1")
-"""What this machine is called in the certificate."""
+"""Names of this machine in the certificate."""
 LONGEST_START = 240.0
-"""Seconds that all nodes have to come up."""
+"""Seconds that all nodes have to start."""
 
 
 class Tree:
@@ -65,7 +65,7 @@ class Tree:
         ]
 
     def start(self, name: str, *options: str) -> None:
-        """Start a node's process, in a group of its own, so that Ctrl-C comes through us."""
+        """Start a node's process in its own group, so that Ctrl-C reaches only this process."""
         self.processes[name] = subprocess.Popen(
             self.command(name, *options), start_new_session=True, env=os.environ.copy()
         )
@@ -88,13 +88,13 @@ class Tree:
                 said = httpx.get(f"{self.url(name)}/health", verify=context, trust_env=False)
             except httpx.HTTPError:
                 said = None
-            if said is not None and said.status_code == 200:  # Ray's proxy is up before the node
+            if said is not None and said.status_code == 200:  # Ray's proxy starts before the node
                 return
             time.sleep(0.1)
         raise ServeError(f"node {name} did not come up within {LONGEST_START:g} seconds")
 
     def ended(self) -> dict[str, int]:
-        """Return the nodes that have ended, and how."""
+        """Return the exit codes of the nodes that have ended, by name."""
         codes = {name: process.poll() for name, process in self.processes.items()}
         return {name: code for name, code in codes.items() if code is not None}
 
@@ -113,7 +113,7 @@ class Tree:
 
 
 def parts_in(folder: Path) -> dict[str, NodePart]:
-    """Return what the nodes are whose parts a folder holds, each after its parents."""
+    """Return the nodes whose parts are in a folder, each after its parents."""
     folders = sorted(folder.iterdir()) if folder.is_dir() else []
     found = {path.name: read_facts(path) for path in folders if is_part(path)}
     if not found:
@@ -127,9 +127,9 @@ def parts_in(folder: Path) -> dict[str, NodePart]:
 
 
 def serve_tree(folder: Path, host: str, port: int, half: bool) -> None:
-    """Serve all nodes of a folder on this machine, and say how to ask, until stopped.
+    """Serve all nodes of a folder on this machine until stopped; print an example request.
 
-    When a node dies the others go on without it, so that one can see what they do.
+    When a node dies, the others continue without it, so that the user sees their behaviour.
     """
     tree = Tree(folder, host, port)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -152,7 +152,7 @@ def serve_tree(folder: Path, host: str, port: int, half: bool) -> None:
 
 
 def _watch(tree: Tree) -> None:
-    """Say which nodes end, until the last one has."""
+    """Print each node that ends, until the last one has ended."""
     said: set[str] = set()
     while len(said) < len(tree.processes):
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""What several commands take, and how they refuse it."""
+"""Defines options that several commands share, and their one-line refusals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.printable import printable
 
 
 def _refuse_value(param: click.Parameter | None, ctx: click.Context | None, told: str) -> NoReturn:
-    """Say in one line what is wrong with the value of an option or an argument."""
+    """Report in one line an invalid value of an option or an argument."""
     name = (
         ""
         if param is None
@@ -26,7 +26,7 @@ def _refuse_value(param: click.Parameter | None, ctx: click.Context | None, told
 
 
 class NotEmpty(click.Path):
-    """A path; an empty text is none: it would be the working directory."""
+    """A path that is not empty: an empty one would be the working directory."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -75,11 +75,11 @@ POSITIVE = number(Range(0, 10**9, above=True))
 RATE = number(Range(0, 10**9))
 LEVEL = whole(Range(1, 100))
 LONGEST_ERROR = 4000
-"""Letters of an error that are printed."""
+"""Most characters of an error that are printed."""
 
 
 def refuse(command: str, error: BaseException) -> NoReturn:
-    """Say what is wrong in one line, and end with 2; names of files may hold anything."""
+    """Report an error in one line and exit with 2; file names in it are made printable."""
     click.echo(f"nestfl {command}: {printable(plugins.told(error), LONGEST_ERROR)}", err=True)
     raise SystemExit(2)
 
@@ -87,7 +87,7 @@ def refuse(command: str, error: BaseException) -> NoReturn:
 def plugin_option(
     expose: bool = False, load: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let a command take plugins, which are loaded before it begins unless it does that itself."""
+    """Add the option for plugins; they are loaded first, unless the command does that itself."""
     return click.option(
         "--plugin",
         metavar="PATH",

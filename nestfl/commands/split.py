@@ -63,9 +63,9 @@ class Request:
     output: Path
     best: bool = False
     exits: str | None = None
-    """Of a chain of nodes, such as 1,2,4; the run's own nodes if not given."""
+    """Exits of a chain of nodes, such as 1,2,4; default (None): the run's own nodes."""
     forward: str | None = None
-    """The share of what comes in that each of a chain passes on, such as 0.4,0.3."""
+    """Share of its samples that each node of a chain forwards, such as 0.4,0.3."""
     threshold: float | None = None
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Request:
 
 
 def split(request: Request) -> dict[str, SplitNode]:
-    """Write the folders, and return what is in them."""
+    """Write the nodes' folders, and return their content by node."""
     from rich.console import Console
 
     from nestfl.watching.passes import watched_on
@@ -113,7 +113,7 @@ def _topology(request: Request, splitter: Splitter) -> Topology:
                 "nothing says what nodes pass on: give --forward, a share for each but the last, "
                 "or a --threshold of confidence"
             )
-        share = (0.5,) * (len(exits) - 1)  # which is no matter where there is a threshold
+        share = (0.5,) * (len(exits) - 1)  # unused if there is a threshold
         given = share if request.forward is None else _numbers("--forward", request.forward, float)
         return chain(exits, given)
     found = splitter.fleet.topology
@@ -136,7 +136,7 @@ def _numbers(option: str, text: str, kind: type[int] | type[float]) -> tuple[int
 
 
 def show(written: dict[str, SplitNode], output: Path) -> None:
-    """Print what each node has."""
+    """Print the files and sizes of each node."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""A command whose settings are given as key=value, not as options."""
+"""A click command whose settings are given as key=value instead of options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 
 class TakesOverrides(click.Command):
-    """Answers an option that is meant as a setting with how settings are given."""
+    """Explains the key=value form to a user who has typed a setting as an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -23,7 +23,7 @@ class TakesOverrides(click.Command):
 def _meant(
     error: click.NoSuchOption, command: click.Command, ctx: click.Context, args: list[str]
 ) -> str | None:
-    """Return the setting that an unknown option stands for; none if it is more like an option."""
+    """Return the setting that an unknown option stands for; None if it is more like an option."""
     from server_app.config.choices import settings_by_name
 
     settings = settings_by_name()
@@ -37,7 +37,7 @@ def _meant(
 
 
 def _value_of(option: str, args: list[str]) -> str:
-    """Return the value given to an option, behind it or as the next argument."""
+    """Return an option's value: after "=", or the next argument."""
     for argument, following in zip(args, [*args[1:], "-"], strict=True):
         name, equals, value = argument.partition("=")
         if name == option:

@@ -1,4 +1,4 @@
-"""`nestfl variance`: how much each exit's gradients vary from batch to batch (CIS, Appendix C)."""
+"""`nestfl variance`: measures the variance of each exit's gradients (CIS, Appendix C)."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def variance_command(overrides: tuple[str, ...], batches: int | None, json: bool
 
 @dataclass(frozen=True)
 class ExitVariance:
-    """One exit: after which unit it is, and how much its gradients vary."""
+    """An exit, the unit that it follows, and the variance of its gradients."""
 
     exit: int
     unit: int
     variance: float
-    """Of an entry of the gradient, on average."""
+    """Mean variance of an entry of the gradient."""
     steady: float
-    """The share of its inverse in those of all exits."""
+    """Weight of the exit by inverse variance, as a share of all exits."""
     balanced: float | None
-    """What the exit counts with `weights=balanced`; None where the fleet serves nothing."""
+    """Weight of the exit with `weights=balanced`; None if the fleet serves nothing."""
 
 
 def measure(overrides: Sequence[str], batches: int | None) -> list[ExitVariance]:
-    """Measure the network that a run would start from, on the training examples of all clients."""
+    """Measure the variances in a run's first network, on the training examples of all clients."""
     from data.clients import all_clients
     from models.loading import network_of
     from server_app.building import strategy_of
@@ -96,7 +96,7 @@ def as_json(exits: Sequence[ExitVariance]) -> str:
 
 
 def show(exits: Sequence[ExitVariance]) -> None:
-    """Print a line an exit."""
+    """Print a line per exit."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,1 +1,1 @@
-"""Comparing methods: many runs, what is fair between them, and what can be said of the results."""
+"""Compares methods over many runs: equal conditions, result tables, and paired differences."""

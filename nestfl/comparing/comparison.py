@@ -1,12 +1,12 @@
-"""A comparison's folder: a run directory for each trial, and what they came to.
+"""Manages a comparison's folder: a run directory for each trial, and the result tables.
 
 runs/compare-seed-strategy-1f2e3d4c/
     comparison.json                   the command, and the trials
-    strategy-scalefl_seed-0/          a run directory, as any other
-    logs/strategy-scalefl_seed-0.log  what was said when it ran
+    strategy-scalefl_seed-0/          an ordinary run directory
+    logs/strategy-scalefl_seed-0.log  the run's output
     table.md, table.csv, table.json   the results
-    report.html                       the same with pictures
-    plugins/                          the user's own code, if runs have some
+    report.html                       the results with pictures
+    plugins/                          the user's own code, if runs have any
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ LOGS = "logs"
 
 
 class Compared(TypedDict):
-    """A trial, as the record has it."""
+    """A trial in the record."""
 
     run: str
     choices: dict[str, str]
 
 
 class Record(TypedDict):
-    """What comparison.json holds."""
+    """The content of comparison.json."""
 
     command: list[str]
     baseline: dict[str, str]
     target: float | None
-    target_score: NotRequired[str]  # none of an older version
+    target_score: NotRequired[str]  # absent in older versions' files
     trials: list[Compared]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The trials that were asked for, and the folder that holds their runs."""
+    """The requested trials, and the folder that holds their runs."""
 
     folder: Path
     trials: Sequence[Trial]
     configs: Sequence[Config]
     notes: Sequence[str] = ()
-    """What was changed for them that nobody had asked for."""
+    """Notes on values of the trials that were changed without being asked for."""
 
     @property
     def engine(self) -> str:
-        """What all its runs run on."""
+        """The engine of all its runs."""
         return self.configs[0].engine
 
     def directory(self, trial: Trial) -> Path:
@@ -79,7 +79,7 @@ class Comparison:
         return self.folder / trial.name
 
     def log(self, trial: Trial) -> Path:
-        """Return where a trial's output goes."""
+        """Return the file of a trial's output."""
         return self.folder / LOGS / f"{trial.name}.log"
 
     def results(self) -> list[Result]:
@@ -93,11 +93,11 @@ class Comparison:
         return [result for result in found if result is not None]
 
     def unfinished(self) -> list[Trial]:
-        """Return the trials that are still to run, in their order."""
+        """Return the trials that have not finished, in their order."""
         return [each for each in self.trials if not (self.directory(each) / SUMMARY_FILE).exists()]
 
     def check_runs(self) -> None:
-        """Raise `ConfigError` if a run that is there already was of other settings."""
+        """Raise `ConfigError` if an existing run has other settings."""
         for trial, config in zip(self.trials, self.configs, strict=True):
             file = self.directory(trial) / CONFIG_FILE
             if not file.exists():
@@ -112,9 +112,9 @@ class Comparison:
                 )
 
     def prepare(self, trial: Trial) -> bool:
-        """Return whether a trial's run can be resumed; what cannot is cleared away.
+        """Return whether a trial's run can be resumed; remove a run that cannot.
 
-        The run of a comparison that was killed may take a while to end: it is waited for.
+        The run of a killed comparison may take a while to end: this waits for it.
         """
         directory = self.directory(trial)
         there = {file.name for file in directory.iterdir()} if directory.is_dir() else set()
@@ -131,12 +131,12 @@ class Comparison:
         return False
 
     def plugin_options(self) -> list[str]:
-        """Return the options of a run that name the user's own code, as `write` has kept it."""
+        """Return the options that load the user's own code from the copy that `write` keeps."""
         kept = (self.folder / plugins.FOLDER / each.path.name for each in plugins.chosen())
         return [text for path in kept for text in ("--plugin", str(path))]
 
     def write(self, command: Sequence[str], baseline: Mapping[str, str], target: Target) -> None:
-        """Write down what is compared, for `read`; and the code, lest it changes on the way."""
+        """Write the record for `read`, and a copy of the user's own code, which may change."""
         plugins.write(self.folder)
         record = {
             "command": command,
@@ -149,7 +149,7 @@ class Comparison:
 
     @classmethod
     def read(cls, folder: Path) -> tuple[Comparison, dict[str, str], Target]:
-        """Return what was compared in a folder, of the runs that are there; baseline and target."""
+        """Return a folder's comparison of the existing runs, with its baseline and target."""
         file = folder / COMPARISON_FILE
         try:
             record: Record = read_json(file, Record)

@@ -1,4 +1,4 @@
-"""A comparison's results as CSV: a row for each group and score, from what table.json has."""
+"""Writes a comparison's results as CSV: a row for each group and score of table.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = len(("score", *NUMBERS, *COMPARED))
 
 
 def csv_of(found: Mapping[str, Any]) -> str:
-    """Return scores, drops, what the target took, and the cells of serving settings."""
+    """Return the scores, drops, costs of the target, and cells of serving settings as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     keys = list(dict.fromkeys(key for group in found["groups"] for key in group["choices"]))
@@ -34,7 +34,7 @@ def csv_of(found: Mapping[str, Any]) -> str:
 
 
 def _group_rows(group: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[list[Any]]:
-    """Yield a group's rows, as far as they are filled."""
+    """Yield a group's rows; values that are missing stay empty."""
     for name, score in group["scores"].items():
         difference = score["difference"] or {}
         compared = [difference.get(key, "") for key in ("mean", *COMPARED[1:])]

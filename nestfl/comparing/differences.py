@@ -1,9 +1,9 @@
-"""Differences between methods, paired over seeds: "better" is said only where it can be.
+"""Measures differences between methods, paired over seeds, and gives a verdict if it is safe.
 
-A pair are two runs of the same seed, so of the same partition, the same first weights and the same
-sampled clients. The interval is the percentile bootstrap of the mean difference. Of few seeds it is
-too narrow (of three it reaches from the smallest to the largest difference at most, and all three
-have the same sign by chance in one of four cases), so Student's paired t must agree.
+A pair is two runs of the same seed, so of the same partition, the same first weights and the same
+sampled clients. The interval is the percentile bootstrap of the mean difference. It is too narrow
+for few seeds: for three it reaches at most from the smallest to the largest difference, and all
+three have the same sign by chance in one of four cases. So Student's paired t must agree.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from server_app.report.grouping import own_option
 CONFIDENCE = 0.95
 RESAMPLES = 9999
 FEWEST_SEEDS = 3
-"""Pairs that a verdict takes."""
+"""Least pairs for a verdict."""
 
 Verdict = Literal["better", "worse", "no difference shown", "too few seeds"]
 
 TURNED: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
-"""Of a score that is to be low."""
+"""Verdicts of a score that should be low."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def difference(
     theirs: Mapping[str | None, float],
     lower_is_better: bool = False,
 ) -> Difference:
-    """Return how much more `ours` is than `theirs`, over the seeds that both have."""
+    """Return the mean of `ours` minus `theirs`, over the seeds that both have."""
     seeds = [seed for seed in ours if seed in theirs]
     if not seeds:
         raise ValueError("expected at least one seed that both have")
@@ -61,7 +61,7 @@ def difference(
 
 
 def _interval(deltas: np.ndarray) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of the mean; the same for the same differences."""
+    """Return the percentile bootstrap interval of the mean; it is deterministic."""
     from scipy.stats import bootstrap
 
     found = bootstrap(
@@ -84,7 +84,7 @@ def _verdict(deltas: np.ndarray, low: float, high: float) -> Verdict:
 
 
 def _t_test_agrees(deltas: np.ndarray) -> bool:
-    """Return whether Student's t tells the mean from 0 at the same confidence."""
+    """Return whether Student's t separates the mean from 0 at the same confidence."""
     from scipy.stats import ttest_1samp
 
     if np.ptp(deltas) == 0:
@@ -95,9 +95,9 @@ def _t_test_agrees(deltas: np.ndarray) -> bool:
 
 
 def baseline_of(group: Group, groups: Sequence[Group], baseline: Mapping[str, str]) -> Group | None:
-    """Return the group that has the baseline's choices and else this one's; None for itself.
+    """Return the group with the baseline's choices and this group's others; None for itself.
 
-    Options of one strategy alone need not be the same: of several groups the first counts.
+    Options of one strategy need not be equal: among several groups the first counts.
     """
     wanted = {**_shared(group.choices), **_shared(baseline)}
     found = (

@@ -1,6 +1,6 @@
-"""What attacks take: the share of its accuracy that a method loses, paired over seeds.
+"""Computes accuracy drops: the share of its accuracy that a method loses under an attack.
 
-A pair are two runs of the same choices and the same seed, with an attack and without.
+Runs are paired over seeds: two runs of the same choices and seed, with an attack and without.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nestfl.comparing.trials import same_value
 ATTACK = "fleet.attack."
 KIND, SHARE = f"{ATTACK}kind", f"{ATTACK}share"
 DROPPING = ("mean", "worst", FULL_MODEL, "personal")
-"""The scores whose drops are told."""
+"""The scores whose drops are reported."""
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,21 @@ class Drop:
 
 
 def drops_of(group: Group, groups: Sequence[Group]) -> dict[str, Drop]:
-    """Return how a group's scores drop under its attack; none where no run tells what they were."""
+    """Return the drops of a group's scores under its attack; empty without a pair of runs."""
     clean = _without_attack(group, groups)
     if clean is None:
         return {}
     found = {}
     for score in DROPPING:
         before, after = clean.values(score), group.values(score)
-        seeds = [seed for seed in after if before.get(seed)]  # of 0 nothing can drop
+        seeds = [seed for seed in after if before.get(seed)]  # a score of 0 cannot drop
         if seeds:
             found[score] = Drop({s: before[s] for s in seeds}, {s: after[s] for s in seeds})
     return found
 
 
 def _without_attack(group: Group, groups: Sequence[Group]) -> Group | None:
-    """Return the group that differs in having no attack; None for one that has none itself."""
+    """Return the group that differs only in having no attack; None if this group has none."""
     if not _is_attacked(group.choices):
         return None
     others = _besides_attack(group.choices)
@@ -63,7 +63,7 @@ def _without_attack(group: Group, groups: Sequence[Group]) -> Group | None:
 
 
 def _is_attacked(choices: Mapping[str, str]) -> bool:
-    """Return whether choices are of an attack: without any, all runs have the same."""
+    """Return whether choices include an attack; without any, all runs have the same."""
     nobody = choices.get(KIND) == "none" or same_value(choices.get(SHARE, "1"), "0")
     return any(key.startswith(ATTACK) for key in choices) and not nobody
 

@@ -1,4 +1,4 @@
-"""What is equal between the methods of a comparison, and what is not: costs, settings, steps."""
+"""Reports unequal conditions between the methods of a comparison: costs, settings, steps."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ A_METHODS_OWN = ("strategy.", *METHODS_ASK_FOR)
 
 @dataclass(frozen=True)
 class LevelCost:
-    """What one level of a method takes of a device."""
+    """The costs of one level of a method on a device."""
 
     number: int
     parameters: int
     macs: int
-    """Of one example, forward."""
+    """MACs of a forward pass of one example."""
     bytes: int
-    """Of its tensors, down and up."""
+    """Bytes of its tensors, down and up."""
     memory: int
-    """What training takes, in bytes: weights, gradients, the optimiser, a batch's activations."""
+    """Bytes of training: weights, gradients, the optimiser, a batch's activations."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Costs:
     name: str
     levels: tuple[LevelCost, ...]
     kind: CostName
-    """What the method means to be equal to its targets."""
+    """The cost that the method's levels are planned by."""
     tolerance: float
 
 
 def costs_of(name: str, config: Config) -> Costs | None:
-    """Return what a config's levels cost; None if they follow from what devices say they afford."""
+    """Return the cost of a config's levels; None if they depend on the devices' own budgets."""
     from server_app.building import strategy_of
     from strategies.levels.cost import cost, training_memory
 
@@ -68,9 +68,9 @@ def costs_of(name: str, config: Config) -> Costs | None:
 
 
 def costs_of_rivals(trials: Sequence[Trial], configs: Sequence[Config]) -> list[list[Costs]]:
-    """Return what the levels of rivals cost: sets of methods that are meant to be equal.
+    """Return the cost of levels for each set of rivals, whose methods should cost the same.
 
-    Sets whose levels cost the same, such as those of other seeds, are one.
+    Sets with equal costs, such as those of other seeds, are merged.
     """
     by_name = dict(zip((trial.name for trial in trials), configs, strict=True))
     sets: dict[tuple[object, ...], list[Trial]] = {}
@@ -94,15 +94,15 @@ def costs_of_rivals(trials: Sequence[Trial], configs: Sequence[Config]) -> list[
 
 
 def _what_costs(config: Config) -> tuple[object, ...]:
-    """Return all that the cost of levels depends on."""
+    """Return all settings that the cost of levels depends on."""
     train = config.train
     return config.strategy, config.task, train.batch_size, train.optimizer, train.momentum
 
 
 def unequal_levels(methods: Sequence[Costs]) -> tuple[list[str], list[str]]:
-    """Return warnings of levels that are meant to be equal and are not, and notes of the rest.
+    """Return warnings of levels whose costs should be equal but differ, and notes on other costs.
 
-    Levels of the same number are meant to be equal in what the first method counts.
+    Levels of the same number should be equal in the cost that the first method is planned by.
     """
     warnings: list[str] = []
     notes: list[str] = []
@@ -127,7 +127,7 @@ def _level(costs: Costs, number: int) -> LevelCost | None:
 
 
 def rivals(trials: Iterable[Trial]) -> Iterator[list[Trial]]:
-    """Yield the trials that differ in nothing but their method and its settings."""
+    """Yield the groups of trials that differ only in their method and its settings."""
     members: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
     for trial in trials:
         choices = trial.choices
@@ -137,7 +137,7 @@ def rivals(trials: Iterable[Trial]) -> Iterator[list[Trial]]:
 
 
 def other_settings(trials: Sequence[Trial], configs: Sequence[Config]) -> list[str]:
-    """Return the settings in which rivals differ though they are no method's own."""
+    """Return the settings in which rivals differ, apart from methods' own."""
     values = dict(zip((trial.name for trial in trials), map(settings_of, configs), strict=True))
     warnings = []
     for group in rivals(trials):
@@ -153,7 +153,7 @@ def other_settings(trials: Sequence[Trial], configs: Sequence[Config]) -> list[s
 
 
 def other_steps(results: Sequence[Result]) -> list[str]:
-    """Return where rivals did not train the same clients on as many examples, round by round."""
+    """Return the rounds in which rivals trained other clients or other numbers of examples."""
     by_name = {result.trial.name: result for result in results}
     warnings = []
     for group in rivals(result.trial for result in results):
@@ -174,7 +174,7 @@ def other_steps(results: Sequence[Result]) -> list[str]:
 
 
 def still_improving(groups: Sequence[Group], least: float) -> list[str]:
-    """Return the runs that had not converged, or of which nobody can tell."""
+    """Return the runs that had not converged, and those for which it is not known."""
     warnings, unknown = [], []
     for result in (result for group in groups for result in group.results):
         if result.rise is None:
@@ -193,7 +193,7 @@ def still_improving(groups: Sequence[Group], least: float) -> list[str]:
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """Return a configuration by whole keys, without what no result depends on."""
+    """Return a configuration by full keys, without settings that change no result."""
     return that_matter(flat(plain(config)))
 
 

@@ -1,4 +1,4 @@
-"""What is known of a comparison before it runs, what it has found, and the files that say so."""
+"""Collects a comparison's facts before it runs, its results, and the files of both."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MARKDOWN_FILE, CSV_FILE, JSON_FILE = "table.md", "table.csv", "table.json"
 
 @dataclass(frozen=True)
 class Known:
-    """What is known before anything runs: what levels cost, and what is not equal."""
+    """Facts before any run: the costs of levels, and unequal conditions."""
 
     costs: Sequence[Costs] = ()
     tables: Sequence[ResultTable] = ()
@@ -52,7 +52,7 @@ class Known:
 
     @classmethod
     def of(cls, comparison: Comparison) -> Known:
-        """Look at the settings of a comparison's runs."""
+        """Return the facts of a comparison's settings."""
         differing = other_settings(comparison.trials, comparison.configs)
         sets = costs_of_rivals(comparison.trials, comparison.configs)
         costs = [each for rivals in sets for each in rivals]
@@ -74,7 +74,7 @@ class Outcome:
     target: Target
     known: Known
     warnings: Sequence[str]
-    """Of what the runs have shown."""
+    """Warnings that follow from the runs."""
 
     @classmethod
     def of(
@@ -84,7 +84,7 @@ class Outcome:
         target: Target,
         known: Known,
     ) -> Outcome:
-        """Return what the runs that have finished come to; those that have not are named."""
+        """Return the results of the finished runs; unfinished runs are named."""
         classes = [each.dataset.num_classes for each in comparison.configs]
         chance = max((1 / number for number in classes), default=0.0)
         found = cls.of_results(comparison.results(), baseline, target, known, chance)
@@ -106,7 +106,7 @@ class Outcome:
         known: Known = Known(),  # noqa: B008  (frozen)
         chance: float = 0.0,
     ) -> Outcome:
-        """Return what results come to; `chance` is the accuracy of a guess, and 0 if unknown."""
+        """Return the outcome of these results; `chance` is a guess's accuracy, 0 if unknown."""
         groups = grouped(results)
         if target.share is None:
             target = default_target(groups, target.score, chance)
@@ -149,7 +149,7 @@ class Outcome:
 
         With `at_best` the pictures' scores are those after each run's best round.
         """
-        from server_app.report.page import write_report  # draws: not for a start
+        from server_app.report.page import write_report  # slow to import
 
         results = [result for group in self.groups for result in group.results]
         labels = {result.directory: result.trial.choices for result in results}

@@ -1,4 +1,4 @@
-"""The tables of a comparison: of results, as text for the terminal and as Markdown."""
+"""Makes the result tables of a comparison, for the terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from server_app.report.blocks import Table
 from training.perplexity import is_perplexity, shown
 
 PLAIN_WIDTH = 160
-"""Columns where there is no terminal to ask."""
+"""Columns of a table if the output is no terminal."""
 
 
 @dataclass(frozen=True)
 class ResultTable(Table):
-    """A table of a report that the terminal and Markdown can show, too."""
+    """A table of a report that can also be printed, or written as Markdown."""
 
     def markdown(self) -> str:
-        """Return it as Markdown."""
+        """Return the table as Markdown."""
         lines = [
             f"### {self.heading}\n",
             _markdown_row(self.columns),
@@ -40,7 +40,7 @@ class ResultTable(Table):
         return "\n".join(lines) + "\n"
 
     def show(self, console: Console) -> None:
-        """Print it; where there is no terminal, without colours and as wide as it is."""
+        """Print the table; if the output is no terminal, without colours and as wide as needed."""
         if not console.is_terminal:
             console = Console(file=console.file, width=PLAIN_WIDTH, color_system=None)
         console.print(f"\n{self.heading}", style="bold", highlight=False, markup=False)
@@ -56,7 +56,7 @@ class ResultTable(Table):
 
 
 def cost_table(methods: Sequence[Costs], notes: Sequence[str] = ()) -> ResultTable:
-    """Return what each method's levels take of a device."""
+    """Return the table of each method's costs by level on a device."""
     rows = []
     for each in methods:
         for level in each.levels:
@@ -67,7 +67,7 @@ def cost_table(methods: Sequence[Costs], notes: Sequence[str] = ()) -> ResultTab
 
 
 def accuracy_table(groups: Sequence[Group]) -> ResultTable:
-    """Return the final accuracies of all groups, but for the exits."""
+    """Return the final accuracies of all groups, without those of exits."""
     names = [name for name in _whole_names(groups) if not is_perplexity(name)]
     rows = []
     for group in groups:
@@ -89,7 +89,7 @@ def accuracy_table(groups: Sequence[Group]) -> ResultTable:
 
 
 def perplexity_tables(groups: Sequence[Group]) -> list[ResultTable]:
-    """Return the final perplexities of all groups, where they are of language models."""
+    """Return the final perplexities of all groups, if they are language models."""
     names = [name for name in _whole_names(groups) if is_perplexity(name)]
     if not names:
         return []
@@ -110,12 +110,12 @@ def _perplexities(values: Sequence[float]) -> str:
 
 
 def _whole_names(groups: Sequence[Group]) -> list[str]:
-    """Return the scores that are not of exits."""
+    """Return the names of scores that are not of exits."""
     return [name for name in score_names(groups) if ", exit" not in name]
 
 
 def exit_tables(groups: Sequence[Group]) -> list[ResultTable]:
-    """Return the accuracies of the exits of all levels that have several, where there are any."""
+    """Return the exits' accuracies of levels with several exits; empty without any."""
     names = [name for name in score_names(groups) if ", exit" in name]
     exits = list(dict.fromkeys(name.partition(", ")[2] for name in names))
     rows = []
@@ -129,7 +129,7 @@ def exit_tables(groups: Sequence[Group]) -> list[ResultTable]:
 
 
 def target_table(groups: Sequence[Group], target: Target) -> ResultTable:
-    """Return what training took until an accuracy reached its target."""
+    """Return the costs of training until an accuracy reached its target."""
     rows = []
     for group in groups:
         found = [result.spent_until(target) for result in group.results]
@@ -149,7 +149,7 @@ def target_table(groups: Sequence[Group], target: Target) -> ResultTable:
 
 
 def computation_table(groups: Sequence[Group], target: Target) -> ResultTable | None:
-    """Return what clients computed until a target (FedFA's Table 2); None if not recorded."""
+    """Return the clients' computation until a target (FedFA's Table 2); None if not recorded."""
     rows = []
     for group in groups:
         if (found := group.computation(target)) is not None:
@@ -174,7 +174,7 @@ def _amounts(reached: Sequence[Spent]) -> list[str]:
 
 
 def difference_table(groups: Sequence[Group], baseline: Mapping[str, str]) -> ResultTable | None:
-    """Return how each group differs from its baseline; None where there is no pair of runs."""
+    """Return each group's difference from its baseline; None without a pair of runs."""
     names = _whole_names(groups)
     rows = []
     for group in groups:
@@ -206,7 +206,7 @@ def difference_table(groups: Sequence[Group], baseline: Mapping[str, str]) -> Re
 
 
 def drop_table(groups: Sequence[Group]) -> ResultTable | None:
-    """Return what attacks take of each group's accuracy; None where no two runs tell."""
+    """Return each group's accuracy drops under attacks; None without a pair of runs."""
     rows = []
     for group in groups:
         for score, drop in drops_of(group, groups).items():
@@ -225,7 +225,7 @@ def drop_table(groups: Sequence[Group]) -> ResultTable | None:
 
 
 def difference_of(group: Group, base: Group, score: str) -> Difference | None:
-    """Return how a score differs from the baseline's; None where no seed has both."""
+    """Return a score's difference from the baseline; None if no seed has both."""
     ours, theirs = group.values(score), base.values(score)
     if not ours.keys() & theirs.keys():
         return None
@@ -235,9 +235,9 @@ def difference_of(group: Group, base: Group, score: str) -> Difference | None:
 def default_target(
     groups: Sequence[Group], score: str = Target.score, chance: float = 0.0
 ) -> Target:
-    """Return the lowest last accuracy of all runs, in whole percents.
+    """Return the lowest last accuracy of all runs, in whole percents, but at least `chance`.
 
-    All have reached it, unless one ended below chance: the target is never below that.
+    All runs have reached this target, unless one ended below chance.
     """
     last = [share for group in groups for share in group.values(score).values()]
     if not last:
@@ -247,7 +247,7 @@ def default_target(
 
 
 def mean_and_deviation(shares: Sequence[float]) -> str:
-    """Return shares as percents: their mean, and their deviation where there are several."""
+    """Return shares in percent: their mean, with their deviation if there are several."""
     if not shares:
         return "-"
     mean = f"{100 * statistics.fmean(shares):.1f}"

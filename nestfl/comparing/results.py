@@ -1,5 +1,6 @@
-"""What a finished run of a comparison came to, from its record alone: no times, so that the same
-runs give the same table on every machine.
+"""Reads the results of a comparison's finished runs from their records.
+
+The results include no times, so the same runs give the same table on every machine.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from server_app.record.summary import mace, read_summary
 from training.perplexity import PERPLEXITY, is_perplexity, perplexity_of
 
 SCORES = ("worst", "mean", "cis", "local", "global", "personal", "best")
-"""Of all levels; cis is of the collaborative system that a fleet's nodes are, personal is of what
-clients have trained before it is averaged, and best is the mean after the round that was best on
-validation data."""
+"""Scores over all levels. cis is the accuracy of the fleet's nodes as one collaborative system,
+personal that of the clients' trained slices before averaging, and best the mean after the best
+round on validation data."""
 FULL_MODEL = "full model"
-"""The last level, which is one of the levels: told by this name where methods have others."""
+"""Name of the last level's accuracy, for methods that have other levels."""
 TARGETS = {
     "mean": "mean accuracy of the levels",
     "worst": "worst accuracy of the levels",
@@ -34,25 +35,25 @@ TARGETS = {
     "local": "local accuracy",
     "personal": "personal accuracy",
 }
-"""The scores that may be what has to reach a target, and what they are called."""
+"""The scores that can have a target, with their descriptions."""
 ALL_RUNS = "all runs"
-"""The name of a group that nothing sets apart."""
+"""Name of a group without choices."""
 LAST_PART = 5
-"""The last fifth of the rounds tells whether a run was still improving."""
+"""A run counts as still improving by the last 1 / LAST_PART of its rounds."""
 FEWEST_TESTS = 3
-"""Tests of all levels that a slope takes."""
+"""Least tests of all levels for a slope."""
 IMPROVING = 0.01
-"""Rise of the mean accuracy over that part from which on a run was still improving."""
+"""Least rise of the mean accuracy over that part of a run that still improves."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """An accuracy that training is to reach."""
+    """An accuracy that training should reach."""
 
     share: float | None = None
-    """None, where it is still to be found out."""
+    """The accuracy as a share; None: it is chosen from the results."""
     score: str = "mean"
-    """Which accuracy: one of `TARGETS`."""
+    """Name of the accuracy; one of `TARGETS`."""
 
     def __str__(self) -> str:
         return f"{100 * (self.share or 0):.1f} % {TARGETS[self.score]}"
@@ -60,22 +61,22 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A finished run: its scores, and how it got there."""
+    """A finished run: its scores and its rounds."""
 
     trial: Trial
     directory: Path
     summary: Mapping[str, Any]
     lines: Sequence[RoundMetrics]
     epochs: int = 1
-    """Of a client's training in a round."""
+    """Local epochs of a client in a round."""
     serving: str | None = None
-    """The serving setting that it was trained for, where it was for one."""
+    """The serving setting that the run was trained for, if any."""
 
     @classmethod
     def read(
         cls, trial: Trial, directory: Path, epochs: int, serving: str | None = None
     ) -> Result | None:
-        """Return a run's result, or None if it has not finished."""
+        """Return a run's result; None if it has not finished."""
         try:
             summary = read_summary(directory / SUMMARY_FILE)
         except FileNotFoundError:
@@ -87,7 +88,7 @@ class Result:
     def scores(self) -> dict[str, float]:
         """Its final accuracies by name: those of all levels, then each level's and each exit's.
 
-        Those of a language model have their perplexities beside them: "mean perplexity".
+        A language model also has perplexities: "mean perplexity".
         """
         best = self.summary.get("best", {})
         known = {**self.summary, "best": best.get("mean")}
@@ -124,17 +125,17 @@ class Result:
 
     @property
     def curve(self) -> list[tuple[int, float]]:
-        """The mean accuracy of all levels, by the rounds after which it was tested."""
+        """The mean accuracy of all levels, by the round of the test."""
         return [
             (line["round"], line["mean"]) for line in self.lines if line.get("mean") is not None
         ]
 
     @property
     def rise(self) -> float | None:
-        """How much the mean accuracy rose in the last fifth of the rounds, by a straight line.
+        """Rise of the mean accuracy in the last fifth of the rounds, by a straight line.
 
-        The line goes through the tests in that fifth, or the last three where there are fewer; None
-        if there were not so many.
+        The line goes through the tests in that fifth, but at least the last three; it is None if
+        there were fewer than three.
         """
         last = self.summary["rounds"]
         fifth = max(1, last // LAST_PART)
@@ -147,7 +148,7 @@ class Result:
         return float(slope * fifth)
 
     def spent_until(self, target: Target) -> Spent | None:
-        """Return what training took until an accuracy reached its target; None if never."""
+        """Return the costs of training until an accuracy reached its target; None if never."""
         spent = Spent(0, 0, 0)
         for line in self.lines:
             spent = spent.with_round(line)
@@ -157,13 +158,13 @@ class Result:
         return None
 
     def _score(self, line: RoundMetrics, score: str) -> float | None:
-        """Return an accuracy after a round; None where it was not tested then."""
+        """Return an accuracy after a round; None if it was not tested."""
         if score != FULL_MODEL:
             return score_of(line, score)
         return line.get("levels", {}).get(self._last_level or "", {}).get("accuracy")
 
     def computation(self, target: Target) -> Computation | None:
-        """Return what training computed until a target; None where its MACs are not recorded."""
+        """Return the clients' computation until a target; None if MACs are not recorded."""
         in_an_epoch, spent = mace(self.lines, self.epochs), self.spent_until(target)
         if in_an_epoch is None or spent is None:
             return None if in_an_epoch is None else Computation(in_an_epoch)
@@ -171,7 +172,7 @@ class Result:
         return Computation(in_an_epoch, epochs, in_an_epoch * epochs)
 
     def steps(self) -> Iterator[tuple[int, Mapping[str, int]]]:
-        """Yield for each round the clients that trained, with their examples."""
+        """Yield for each round the clients that trained, with their numbers of examples."""
         for line in self.lines:
             trained: Mapping[str, Any] = line.get("trained", {})
             yield line["round"], {client: each["examples"] for client, each in trained.items()}
@@ -179,14 +180,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Spent:
-    """What training took: rounds, bytes both ways, and multiply-accumulates on all devices."""
+    """Costs of training: rounds, bytes both ways, and multiply-accumulates on all devices."""
 
     rounds: int
     bytes: int
     macs: int
 
     def with_round(self, line: RoundMetrics) -> Spent:
-        """Return it with a round more."""
+        """Return the costs with one more round."""
         traffic = line.get("bytes", {})
         macs = sum(part.get("macs", 0) for part in line.get("slices", {}).values())
         sent = traffic.get("down", 0) + traffic.get("up", 0)
@@ -195,26 +196,26 @@ class Spent:
 
 @dataclass(frozen=True)
 class Computation:
-    """What clients compute, in MACs of forward passes, as in Table 2 of FedFA."""
+    """The clients' computation in MACs of forward passes, as in Table 2 of FedFA."""
 
     mace: float
-    """Of one local epoch of all clients of a round, the mean over all rounds."""
+    """MACs of one local epoch of all clients of a round, averaged over all rounds."""
     epochs: float | None = None
-    """T·E: rounds until the target times local epochs; None where it was not reached."""
+    """T·E: rounds until the target times local epochs; None if it was not reached."""
     tmac: float | None = None
-    """Until the target: their product."""
+    """MACs until the target: mace times epochs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The runs that differ in their seed alone."""
+    """Runs that differ only in their seed."""
 
     choices: Mapping[str, str]
     results: tuple[Result, ...]
 
     @property
     def name(self) -> str:
-        """Its choices, in short."""
+        """Its choices in short form."""
         return short_name(self.choices) or ALL_RUNS
 
     def values(self, score: str) -> dict[str | None, float]:
@@ -226,9 +227,9 @@ class Group:
         return {seed: value for seed, value in found.items() if value is not None}
 
     def computation(self, target: Target) -> Computation | None:
-        """Return the means over its runs: MACE of all, the rest of those that reached the target.
+        """Return the means over its runs: MACE of all, the rest of runs that reached the target.
 
-        None where no MACs are recorded.
+        It is None if no MACs are recorded.
         """
         found = [each for run in self.results if (each := run.computation(target))]
         if not found:
@@ -251,7 +252,7 @@ def grouped(results: Sequence[Result]) -> list[Group]:
 
 
 def score_names(groups: Sequence[Group]) -> list[str]:
-    """Return the scores that any run has: those of all levels, then each level and exit.
+    """Return the names of all runs' scores: those of all levels, then each level and exit.
 
     Perplexities come after the accuracies.
     """
@@ -260,7 +261,7 @@ def score_names(groups: Sequence[Group]) -> list[str]:
 
 
 def _order(name: str) -> tuple[bool, int, bool, list[tuple[bool, int, str]]]:
-    """Sort levels and exits by their numbers, exits behind all levels."""
+    """Return a key that sorts levels and exits by number, exits after all levels."""
     words = name.replace(",", "").split()
     place = SCORES.index(words[0]) if words[0] in SCORES else len(SCORES)
     numbers = [(not w.isdecimal(), int(w) if w.isdecimal() else 0, w) for w in words]

@@ -1,4 +1,4 @@
-"""Shows how far a comparison is: a bar for each run on a terminal, else a line now and then."""
+"""Shows a comparison's progress: a bar for each run on a terminal, otherwise lines."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from nestfl.watching.progress import RunState
 from server_app.record.metrics import accuracies_part
 
 PACE = 60.0
-"""Seconds between two lines about the runs that are under way."""
+"""Seconds between two lines about the current runs."""
 
 
 class ProgressLines:
-    """A line for each run that has ended, and now and then one of the others, for a log file."""
+    """Prints a line for each ended run, and sometimes one about the others, for a log file."""
 
     def __init__(self, console: Console, pace: float = PACE) -> None:
         self._console, self._pace = console, pace
@@ -48,7 +48,7 @@ class ProgressLines:
 
 
 class RunBars:
-    """A bar of the runs, and one for each that is under way, with its rounds."""
+    """A bar for the number of runs, and one for the rounds of each current run."""
 
     def __init__(self, console: Console) -> None:
         self._bars = Bars(
@@ -93,7 +93,7 @@ class RunBars:
 
 
 def _round(state: RunState) -> str:
-    """Tell how far a run is, and the loss there."""
+    """Return a run's round and loss as text."""
     return f"round {state.round} of {state.rounds} {state.loss}".strip()
 
 
@@ -108,6 +108,6 @@ def comparison_display_on(console: Console) -> Iterator[Display]:
 
 
 def left(progress: Progress) -> str:
-    """Tell how long the rest will take; nothing where that is not known."""
+    """Return the remaining time as text; empty if it is not known."""
     seconds = progress.seconds_left()
     return "" if not seconds else f"{timedelta(seconds=round(seconds))} left"

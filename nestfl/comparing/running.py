@@ -1,7 +1,7 @@
 """Runs the trials of a comparison side by side, each as a `nestfl run` of its own.
 
-A trial that stops in the middle leaves its checkpoints; the next comparison goes on from there. A
-trial that fails does not stop the others.
+An interrupted trial leaves its checkpoints, and the next comparison resumes from there. A trial
+that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ LAST_WORDS = 3
 """Lines of a failed run's output that are shown."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-"""A run of the local engine takes one core: so all cores are busy, and sums have one order."""
+"""Runs on the local engine get one core each: all cores are busy, and sums have a fixed order."""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """How many runs there are at a time, and what each is given of this machine."""
+    """The number of runs at a time, and each run's part of this machine."""
 
     jobs: int
     gpus: Sequence[str] = ()
-    """Runs take turns in using them, one each."""
+    """Names of GPUs; each run uses one of them in turn."""
     workers: int | None = None
-    """Clients at a time, of a run on Ray."""
+    """Clients at a time of a run on Ray; None on the local engine."""
 
     def environment(self, slot: int) -> dict[str, str]:
-        """Return what the run in a slot has in its environment besides what this process has."""
+        """Return the additions to the environment of the run in a slot."""
         threads = ONE_THREAD if self.workers is None else {}
         gpu = {VISIBLE: self.gpus[slot % len(self.gpus)]} if self.gpus else {}
         return {**threads, **gpu}
 
 
 def visible_gpus(count: int) -> tuple[str, ...]:
-    """Return what the GPUs that this process sees are called, which may be other than 0, 1..."""
+    """Return the names of the GPUs that this process sees, which may differ from 0, 1..."""
     named = os.environ.get(VISIBLE, "").split(",")
     return (
         tuple(named[:count])
@@ -61,7 +61,7 @@ def visible_gpus(count: int) -> tuple[str, ...]:
 
 @dataclass
 class Running:
-    """A trial under way."""
+    """A trial whose run has not ended."""
 
     trial: Trial
     slot: int
@@ -77,23 +77,23 @@ class Running:
 
 @dataclass
 class Progress:
-    """How far a comparison is."""
+    """The progress of a comparison."""
 
     total: int
     jobs: int
     done: int = 0
-    """Trials that have finished, now or before."""
+    """Trials that have finished, in this or an earlier start."""
     waiting: int = 0
     running: list[Running] = field(default_factory=list)
     failed: dict[Trial, str] = field(default_factory=dict)
-    """Why each failed trial did."""
+    """Reason of each failed trial."""
     losses: dict[Trial, str] = field(default_factory=dict)
-    """The last losses of those that have ended, in words."""
+    """The last loss of each ended trial, in words."""
     seconds: list[float] = field(default_factory=list)
-    """That each of the trials took which have finished this time."""
+    """Duration of each trial that finished in this start."""
 
     def seconds_left(self) -> float | None:
-        """Return how long the rest will take, at the pace of the runs so far."""
+        """Return the remaining time, at the pace of the runs so far."""
         left = [each.state.seconds_left() for each in self.running]
         known = [each for each in left if each is not None]
         if not self.seconds and not known:
@@ -103,22 +103,22 @@ class Progress:
         return max([(sum(rest) + whole * self.waiting) / self.jobs, *rest], default=0.0)
 
     def _whole_of_one(self) -> float:
-        """Return what a run takes, by those that are under way."""
+        """Return the duration of a run, estimated from the current runs."""
         now = time.monotonic()
         return max(now - each.began + (each.state.seconds_left() or 0.0) for each in self.running)
 
 
 class Display(Protocol):
-    """A place where a comparison's progress is shown."""
+    """Shows a comparison's progress."""
 
     def update(self, progress: Progress, ended: Sequence[Trial]) -> None:
-        """Show it, with the trials that have ended since the last call."""
+        """Show the progress, with the trials that have ended since the last call."""
 
 
 def run_trials(
     comparison: Comparison, slots: Slots, display: Display, stop: StopRequest, app_dir: Path
 ) -> Progress:
-    """Run all trials that have not finished; raise `Stopped` when that is asked for."""
+    """Run all unfinished trials; raise `Stopped` if the user stops the comparison."""
     waiting = deque(comparison.unfinished())
     total = len(comparison.trials)
     progress = Progress(total, slots.jobs, total - len(waiting), len(waiting))
@@ -131,7 +131,7 @@ def run_trials(
                 trial = waiting.popleft()
                 try:
                     progress.running.append(_start(comparison, trial, progress, slots, group))
-                except (ConfigError, OSError) as error:  # someone else has its directory
+                except (ConfigError, OSError) as error:  # another process has its directory
                     progress.failed[trial] = str(error)
                     ended.append(trial)
             progress.waiting = len(waiting)
@@ -143,7 +143,7 @@ def run_trials(
 def _start(
     comparison: Comparison, trial: Trial, progress: Progress, slots: Slots, group: ProcessGroup
 ) -> Running:
-    """Start a trial's run, in the first slot that is free."""
+    """Start a trial's run in the first free slot."""
     taken = {each.slot for each in progress.running}
     slot = next(number for number in range(slots.jobs) if number not in taken)
     directory = comparison.directory(trial)
@@ -161,7 +161,7 @@ def _start(
 
 
 def _ended(comparison: Comparison, progress: Progress) -> list[Trial]:
-    """Look at the runs; count those that have ended."""
+    """Return the runs that have ended since the last look, and count them."""
     ended = []
     for each in list(progress.running):
         each.follower.step(Silence())
@@ -181,7 +181,7 @@ def _ended(comparison: Comparison, progress: Progress) -> list[Trial]:
 
 
 def _last_words(log: Path, code: int) -> str:
-    """Return why a run failed, as it said itself."""
+    """Return the reason of a run's failure from the end of its output."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     told = next((n for n, line in enumerate(lines) if line.startswith("nestfl run:")), None)
     shown = lines[told : told + LAST_WORDS] if told is not None else lines[-LAST_WORDS:]
@@ -189,6 +189,6 @@ def _last_words(log: Path, code: int) -> str:
 
 
 def _environment(app_dir: Path) -> dict[str, str]:
-    """Return the environment of the runs, which import this very app."""
+    """Return the environment of the runs, which import this same app."""
     paths = [str(app_dir), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,6 +1,6 @@
-"""Collaborative inference systems: what is compared under serving settings, as in CIS's Table 1.
+"""Compares collaborative inference systems under serving settings, as in CIS's Table 1.
 
-A row are the groups that differ in nothing but the setting that they were trained for.
+A row has the groups that differ only in the setting that they were trained for.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from server_app.report.serving_section import Variant, settings_of, settings_tab
 
 @dataclass(frozen=True)
 class Row:
-    """What groups have in common, and what they come to under each setting."""
+    """The common choices of a row's groups, and their accuracy under each setting."""
 
     choices: Mapping[str, str]
     cells: Mapping[str, Cell]
 
     @property
     def variant(self) -> Variant:
-        """The row as it is shown."""
+        """The row in the form that is shown."""
         return Variant(short_name(self.choices) or ALL_RUNS, self.cells)
 
 
 def rows_of(groups: Sequence[Group]) -> list[Row]:
-    """Return the rows that have something to show, in the order of their first group."""
+    """Return the rows with at least one value, in the order of their first group."""
     members: dict[tuple[tuple[str, str], ...], list[Group]] = {}
     for group in groups:
         shared = tuple(item for item in group.choices.items() if item[0] != SERVING)
@@ -44,7 +44,7 @@ def rows_of(groups: Sequence[Group]) -> list[Row]:
 
 
 def serving_table(groups: Sequence[Group]) -> ResultTable | None:
-    """Return the accuracy of the system under each setting; None where there are no systems."""
+    """Return the accuracy of the system under each setting; None without systems."""
     table = settings_table([row.variant for row in rows_of(groups)])
     if table is None:
         return None
@@ -52,7 +52,7 @@ def serving_table(groups: Sequence[Group]) -> ResultTable | None:
 
 
 def settings_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Return the table's rows with its numbers; none where there are no systems."""
+    """Return the table's rows with its numbers; empty without systems."""
     rows = rows_of(groups)
     columns = {setting: [row.cells.get(setting) for row in rows]
                for setting in settings_of([row.variant for row in rows])}  # fmt: skip

@@ -1,7 +1,7 @@
-"""The runs of a comparison: all combinations of the values that overrides list.
+"""Expands overrides that list values into the trials of a comparison.
 
 `strategy=scalefl,heterofl seed=range(0,3) rounds=30` are six trials, as in Hydra's multirun. With
-`scalefl.beta=0.1,0.5` they are nine: that is `strategy.beta` for the trials of scalefl alone.
+`scalefl.beta=0.1,0.5` they are nine: that is `strategy.beta` for the trials of scalefl only.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ STRATEGY = "strategy"
 SEED = "seed"
 """The key over whose values results are averaged."""
 OWN_KEYS = ("output", "name", "engine")
-"""Keys that are the comparison's own, and the same for all its runs."""
+"""Keys of the comparison itself, with the same value for all its runs."""
 MOST_TRIALS = 1000
-"""Runs of a comparison."""
+"""Most runs of a comparison."""
 LONGEST_NAME = 120
-"""Characters of a trial's name: file systems take some 255."""
+"""Most characters of a trial's name: file systems allow some 255."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +41,14 @@ class Trial:
     """One run of a comparison."""
 
     choices: Mapping[str, str]
-    """The value of each key that has several, in the order in which the keys were given; then those
-    of keys for its strategy alone, such as nefl.beta."""
+    """The value of each key with several values, in the order in which the keys were given; then
+    those of keys for its strategy only, such as nefl.beta."""
     fixed: tuple[str, ...] = ()
     """The other overrides."""
 
     @property
     def overrides(self) -> list[str]:
-        """All that the run is given; its paths do not depend on the working directory."""
+        """All overrides of the run; their paths do not depend on the working directory."""
         options = {key: own_option(key, self.choices) for key in self.choices}
         keys = {key: f"{STRATEGY}.{own}" if own else key for key, own in options.items()}
         chosen = (f"{keys[key]}={value}" for key, value in self.choices.items())
@@ -56,7 +56,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """What tells it from the others, as the name of a folder, in whatever order keys came."""
+        """Folder name of the trial, the same in whatever order its keys were given."""
         keys = sorted(self.choices, key=lambda key: (key == SEED, key))
         plain = "_".join(f"{key}-{self.choices[key]}" for key in keys)
         name = re.sub(r"[^\w.-]+", "-", plain)
@@ -64,12 +64,12 @@ class Trial:
 
     @property
     def group(self) -> Mapping[str, str]:
-        """Its choices but the seed: runs that have these in common are averaged."""
+        """Its choices without the seed; runs with the same ones are averaged."""
         return {key: value for key, value in self.choices.items() if key != SEED}
 
     @property
     def seed(self) -> str | None:
-        """The seed that was chosen, if seeds are compared."""
+        """The chosen seed, if seeds are compared."""
         return self.choices.get(SEED)
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class Trial:
 
 
 def expand(overrides: Sequence[str]) -> list[Trial]:
-    """Return the trials that overrides ask for: for each seed all other combinations in turn."""
+    """Return the trials of overrides: for each seed all combinations of the other values."""
     values: dict[str, list[str]] = {}
     for text in overrides:
         key, equals, _ = text.partition("=")
@@ -117,7 +117,7 @@ def expand(overrides: Sequence[str]) -> list[Trial]:
 
 
 def _own(values: Mapping[str, list[str]]) -> dict[str, dict[str, list[str]]]:
-    """Return the values of keys that are for one strategy alone, by strategy."""
+    """Return the values of keys for one strategy only, by strategy."""
     compared, own = values.get(STRATEGY, []), dict[str, dict[str, list[str]]]()
     for key in values:
         name, _, option = key.partition(".")
@@ -148,17 +148,17 @@ def _check_group(key: str, name: str, compared: Sequence[str]) -> None:
 
 
 def short_name(choices: Mapping[str, str]) -> str:
-    """Return choices in short."""
+    """Return choices in short form."""
     names = {key: own_option(key, choices) or key for key in choices}
     return " ".join(in_short(names[key], value) for key, value in choices.items())
 
 
 def comparison_name(trials: Sequence[Trial]) -> str:
-    """Return the folder's name where none is given.
+    """Return the folder's default name.
 
-    It depends on the keys that are compared and on the overrides that all have, not on the values
-    and not on options of one strategy: a comparison with one more seed, strategy or option of one
-    goes on in the same folder.
+    It depends on the compared keys and the common overrides. Values, and options of one strategy,
+    do not change it: a comparison with one more seed, strategy or such option continues in the same
+    folder.
     """
     first = trials[0].choices
     keys = sorted(key for key in first if not own_option(key, first))
@@ -168,7 +168,7 @@ def comparison_name(trials: Sequence[Trial]) -> str:
 
 
 def _values(text: str) -> list[str]:
-    """Return the values that an override lists; one that Hydra cannot read is a plain text."""
+    """Return the values that an override lists; one that Hydra cannot read is plain text."""
     key, _, value = text.partition("=")
     try:
         override = OverridesParser.create().parse_override(f"value={value}")
@@ -198,7 +198,7 @@ def _as_listed(key: str, values: list[str]) -> list[str]:
 
 
 def _plain(value: str | float) -> str:
-    """Return a value as one types it."""
+    """Return a value as a user would type it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -215,6 +215,6 @@ def _number(text: str) -> float | str:
 
 
 def _shortened(name: str, unique: str) -> str:
-    """Return a name that is not too long, and still is one's own."""
+    """Return a name that is short enough and still unique."""
     mark = f"-{hashlib.sha256(unique.encode()).hexdigest()[:8]}"
     return name[: LONGEST_NAME - len(mark)] + mark

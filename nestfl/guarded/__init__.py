@@ -1,4 +1,4 @@
-"""Flower's processes, with locks that Flower has not: who may ask, and whose code runs here.
+"""Runs Flower's processes with two locks that Flower lacks: on their callers, and on the code.
 
-Nothing of nestfl's other packages is imported: the code that a run brings has the same names.
+This package imports nothing of nestfl's others, since a run's code has modules of the same names.
 """

@@ -1,9 +1,10 @@
-"""`flwr-clientapp`, that runs the code which this device allows and no other.
+"""`flwr-clientapp` for a device: runs only the code that the device allows.
 
     python -m nestfl.guarded.client_app PORT PARENT OWN_CODE NODE_CONFIG < TOKEN
 
-Flower unpacks and imports whatever bundle a run brings. Here its fingerprint is looked at first: a
-bundle that is not allowed is never written to disk, and the server is told why.
+Flower unpacks and imports any bundle that a run brings. This process checks the bundle's
+fingerprint first. A bundle that is not allowed is never written to disk, and the server is told the
+reason.
 """
 
 from __future__ import annotations
@@ -41,29 +42,29 @@ DEVICE = "NESTFL_DEVICE"
 
 @dataclass
 class Gate:
-    """Stands between the task that a SuperNode has for this process and the task's code."""
+    """Checks the code of a SuperNode's task before the task's code is installed."""
 
     own: str
     """The fingerprint of this device's checkout."""
     node_config: UserConfig
-    """What the owner of this device said; not what comes with a task, which might be another's."""
+    """The owner's node config; the one that comes with a task could be another's."""
     task: tuple[Message, Context, Run, Fab] | None = None
 
     def close(self) -> None:
-        """Make Flower ask this gate before it installs anything."""
+        """Make Flower ask this gate before it installs a bundle."""
         self.pull_from_flower = run_clientapp.pull_task_input
         replace(run_clientapp, "pull_task_input", self.pull)
         replace(run_clientapp, "install_from_fab", self.install)
 
     def pull(self, client: Any) -> tuple[Message, Context, Run, Fab]:
-        """Remember what the task is, and give it the node config."""
+        """Pull the task, remember it, and give it the owner's node config."""
         message, context, run, fab = self.pull_from_flower(client)
         context.node_config = self.node_config
         self.task = message, context, run, fab
         return self.task
 
     def install(self, bundle: bytes, skip_prompt: bool = False) -> Path:
-        """Install a bundle, if it is allowed, where nothing else is."""
+        """Install a bundle, if it is allowed, in a folder that holds nothing else."""
         assert self.task is not None
         _, _, run, fab = self.task
         said = self.node_config.get("code")
@@ -77,7 +78,7 @@ class Gate:
 
 
 def installed(bundle: bytes, folder: Path) -> Path:
-    """Return where a bundle is installed, below a folder: alone and whole, or not at all."""
+    """Return the folder below `folder` with this bundle installed: alone and complete."""
     home = folder / hashlib.sha256(bundle).hexdigest()
     if not home.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +87,7 @@ def installed(bundle: bytes, folder: Path) -> Path:
             install_from_fab(bundle, unfinished, skip_prompt=True)
             unfinished.rename(home)
         except OSError:
-            if not home.exists():  # else another node of this machine was faster
+            if not home.exists():  # another node of this machine may have been faster
                 raise
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -103,7 +104,7 @@ def in_one_line(record: logging.LogRecord) -> bool:
 
 
 def main() -> None:
-    """Do one task."""
+    """Run one task."""
     leave_app()
     port, parent, own, said = sys.argv[1:]
     token = sys.stdin.readline().strip()

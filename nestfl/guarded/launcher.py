@@ -2,7 +2,7 @@
 
     python -m nestfl.guarded.launcher PORT PARENT OWN_CODE NODE_CONFIG < SECRET
 
-Flower's own would start any kind of task, and show its token to all who can list processes.
+Flower's own superexec would start any kind of task, and show its token in the list of processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLIENT_APP = [sys.executable, "-P", "-m", "nestfl.guarded.client_app"]
 
 
 class ClientAppsOnly(SubprocessExecutor):
-    """Starts client apps behind their gate, and nothing else."""
+    """Starts client apps behind their gate, and no other task."""
 
     def __init__(self, port: int, *told: str) -> None:
         self.port, self.told = port, told
@@ -31,11 +31,11 @@ class ClientAppsOnly(SubprocessExecutor):
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], **_: object
     ) -> tuple[set[TaskType], set[str]]:
-        """Ask for client apps alone."""
+        """Request tasks for client apps only."""
         return {TaskType.CLIENT_APP}, set()
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """Start one, with its token where no other user reads it."""
+        """Start a client app; other users cannot read its token."""
         if spec.task_type != TaskType.CLIENT_APP:
             return LaunchResult.failed(f"this device runs no {spec.task_type}")
         if not is_own(self.port):  # the SuperNode has ended, and another user has its port

@@ -1,4 +1,4 @@
-"""Lets Flower's database be made where the path of its package has spaces."""
+"""Lets Flower create its database if the path of its package has spaces."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from nestfl.guarded.replacing import replace
 
 
 def allow_spaces() -> None:
-    """Make Alembic take the folder of Flower's migrations as one: it would part it at spaces.
+    """Make Alembic take the path of Flower's migrations as one: it would split it at spaces.
 
-    The SuperLink answered all requests with an internal error there.
+    The SuperLink then answered all requests with an internal error.
     """
     build = utils.build_alembic_config
 

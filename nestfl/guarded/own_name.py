@@ -1,7 +1,7 @@
-"""A SuperLink whose nodes speak in their own name alone.
+"""Makes the SuperLink refuse messages that a node sends in another's name.
 
-Flower checks who sends a message, and not whom the message says it is from: a registered device
-could order others about in the server's name, and answer for them.
+Flower checks a message's sender, but not the sender that the message names. Without this check a
+registered device could give orders to other devices in the server's name, and reply for them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nestfl.guarded.replacing import replace
 
 
 def guard_names() -> None:
-    """Refuse messages of nodes that say they are from somebody else."""
+    """Refuse messages of nodes whose named sender is another node."""
     push = fleet_handlers.push_messages
 
     def guarded(request: PushMessagesRequest, state: LinkState) -> PushMessagesResponse:

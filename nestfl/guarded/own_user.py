@@ -1,7 +1,8 @@
-"""A server on loopback that answers to its own user alone.
+"""Makes a server on loopback answer its own user only.
 
-Flower's SuperLink and SuperNodes ask nobody who they are: whoever reaches their port on this
-machine may submit runs, stop them, and take their tasks. Linux knows whose each connection is.
+Flower's SuperLink and SuperNodes do not authenticate their callers: any process that reaches their
+port on this machine may submit runs, stop them, and take their tasks. Linux knows the user of each
+connection.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import uvicorn
 
 CONNECTIONS = Path("/proc/net/tcp")
 ESTABLISHED, LISTENING = "01", "0A"
-"""The states whose owner is told: that of a connection which its process has closed is 0."""
+"""Connection states for which the kernel names the user; for a closed connection it says 0."""
 NOBODY = "00000000:0000"
-"""The other end of a port that listens."""
+"""Remote address of a listening port."""
 LOOPBACK, BACKLOG = "127.0.0.1", 128
 FLEET = "/v1/fleet/"
 REFUSAL = b"this port answers only to the user who started it\n"
 UNKNOWN = b"whose connection this is cannot be told now\n"
 LOOKS = 3
-"""At the kernel's list: one that is read while it changes may miss a line."""
+"""Reads of the kernel's list: a list that changes while it is read may miss a line."""
 
 Address = Sequence[Any]
 """Host and port."""
@@ -38,9 +39,9 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def own_port(port: int) -> socket.socket:
-    """Take a port of loopback, any for 0, and listen: from now on it is nobody else's.
+    """Take a port of loopback (0: any free port) and listen, so that no other process can take it.
 
-    Who connects is answered when the server has started.
+    Connections wait until the server has started.
     """
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -50,9 +51,9 @@ def own_port(port: int) -> socket.socket:
 
 
 def guard_servers(listener: socket.socket | None = None, proxy_user: int | None = None) -> None:
-    """Make the server that this process starts answer to its own user alone, at a port of its own.
+    """Make the server that this process starts answer only its own user, at its own port.
 
-    The user of a proxy in front of it, where that is another one, reaches the Fleet API.
+    `proxy_user`, the user of a proxy in front of it, reaches the Fleet API.
     """
     if not CONNECTIONS.exists():
         if sys.platform == "linux":
@@ -64,7 +65,7 @@ def guard_servers(listener: socket.socket | None = None, proxy_user: int | None 
 
     @wraps(configure)
     def guarded(self: uvicorn.Config, app: Any, *arguments: Any, **options: Any) -> None:
-        # Else a header of the request could say whose connection it is.
+        # otherwise a request's header could claim another connection
         options["proxy_headers"] = False
         configure(self, OwnUserOnly(app, proxy_user), *arguments, **options)
 
@@ -87,7 +88,7 @@ class OwnUserOnly:
         if scope["type"] == "lifespan" or self._may_ask(user, scope):
             await self.application(scope, receive, send)
         elif scope["type"] == "http":
-            # Flower asks again after a 503; a 403 would tell it that its run has ended.
+            # Flower retries after a 503; a 403 would tell it that its run has ended.
             status, body = (503, UNKNOWN) if user is None else (403, REFUSAL)
             headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
             await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -103,14 +104,14 @@ class OwnUserOnly:
 
 
 def owner(client: Address | None, server: Address | None) -> int | None:
-    """Return the user whose connection to a server of this machine it is; None if nobody's."""
+    """Return the user of a connection to a server of this machine; None if it is not known."""
     if client is None or server is None:
         return None
     return _user_of([_written(client), _written(server), ESTABLISHED])
 
 
 def is_own(port: int) -> bool:
-    """Return whether it is this user who listens at a port of loopback, as far as can be told."""
+    """Return whether this user listens at a loopback port; True if the kernel does not tell."""
     if not CONNECTIONS.exists():
         return True
     return _user_of([_written((LOOPBACK, port)), NOBODY, LISTENING]) == os.getuid()
@@ -126,10 +127,10 @@ def _user_of(connection: list[str]) -> int | None:
 
 
 def _written(address: Address) -> str:
-    """Return an address as the kernel writes it: a number in this machine's order of bytes."""
+    """Return an address in the kernel's notation: a number in this machine's byte order."""
     host, port = address
     try:
         number = int.from_bytes(socket.inet_aton(host), sys.byteorder)
     except OSError:
-        return ""  # not of this family, so nobody's here
+        return ""  # of another address family, so no user's here
     return f"{number:08X}:{port:04X}"

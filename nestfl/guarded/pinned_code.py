@@ -1,4 +1,4 @@
-"""Which code a device is willing to run: fingerprints of bundles (FABs), and of this checkout."""
+"""Checks code by its fingerprint: bundles (FABs) of runs, and this checkout."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from zipfile import BadZipFile, ZipFile
 from nestfl.bundle import app_files
 
 LARGEST = 64 * 2**20
-"""The most bytes that the files of a bundle may have together."""
+"""Most bytes of a bundle's files together."""
 ANY = "any"
 
 
 class CodeError(ValueError):
-    """Code that this device does not run, or fingerprints that are none."""
+    """Code that this device does not run, or an invalid fingerprint."""
 
 
 def fingerprint(bundle: bytes) -> str:
-    """Return what tells a bundle's files from all others, however they were compressed."""
+    """Return the fingerprint of a bundle's files; it does not depend on their compression."""
     try:
         with ZipFile(BytesIO(bundle)) as archive:
             files = archive.infolist()
@@ -38,7 +38,7 @@ def fingerprint(bundle: bytes) -> str:
 
 
 def fingerprint_of(code: Path) -> str:
-    """Return the fingerprint of a bundle's file, or of what a run of a checkout sends."""
+    """Return the fingerprint of a bundle's file, or of the code that a checkout's run sends."""
     from flwr.cli.build import build_fab_from_files
 
     if code.is_file():
@@ -47,7 +47,7 @@ def fingerprint_of(code: Path) -> str:
 
 
 def allowed_code(said: str | None, own: str) -> frozenset[str] | None:
-    """Return the fingerprints that a node config names, this checkout's by default; None is any."""
+    """Return the fingerprints in a node config; default: this checkout's. None allows any code."""
     if said is None:
         return frozenset([own])
     if said == ANY:
@@ -63,7 +63,7 @@ def allowed_code(said: str | None, own: str) -> frozenset[str] | None:
 
 
 def check_code(bundle: bytes, allowed: Collection[str] | None) -> None:
-    """Raise unless a bundle is one of those that are allowed."""
+    """Raise unless a bundle's fingerprint is allowed."""
     if allowed is None:
         return
     found = fingerprint(bundle)

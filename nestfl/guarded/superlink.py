@@ -1,4 +1,4 @@
-"""`flower-superlink`, that answers to its own user alone, and lets nobody speak for another.
+"""`flower-superlink` that answers its own user only, and refuses messages in another's name.
 
     [PROXY_USER=www-data] nestfl-superlink ARGUMENTS
 

@@ -1,4 +1,4 @@
-"""`flower-supernode`, that answers to its own user alone and runs the code which it allows.
+"""`flower-supernode` that answers its own user only, and runs only the code that it allows.
 
     nestfl-supernode [--client-certificate FILE] ARGUMENTS
 
@@ -62,13 +62,13 @@ def main() -> None:
     sys.argv[1:] = [*flowers, *process]
     sign_off_in_peace()
     flower_supernode()
-    # It returns only after an error, and the thread of its port would keep it there, deaf: who
-    # started it is to start it again.
+    # It returns only after an error, but its port's thread would keep the process alive and deaf.
+    # The service manager starts it again.
     os._exit(1)
 
 
 def options() -> tuple[argparse.Namespace, list[str]]:
-    """Return what this needs to know of its arguments, and those that are Flower's."""
+    """Return the arguments that this process needs, and Flower's own."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--client-certificate", type=Path)
     ours, flowers = parser.parse_known_args()
@@ -81,9 +81,9 @@ def options() -> tuple[argparse.Namespace, list[str]]:
 
 
 def checked_code(node_config: str) -> str:
-    """Return this checkout's fingerprint. What the node config allows is looked at now, not later.
+    """Return this checkout's fingerprint, after checking the node config's allowed code.
 
-    Without a checkout there is none, and the node config has to say what runs here.
+    A device without a checkout has no fingerprint: its node config must name the allowed code.
     """
     said = parse_config_args([node_config] if node_config else None).get("code")
     try:
@@ -97,14 +97,14 @@ def checked_code(node_config: str) -> str:
 
 
 def certificate_of(ours: argparse.Namespace) -> ssl.SSLContext:
-    """Return what shows the certificate to whoever asks for one when this process connects to it.
+    """Return a TLS context that presents the client certificate when a server asks for one.
 
-    Its key is the SuperNode's own, which is in a format of SSH's that TLS does not read.
+    Its key is the SuperNode's own, which is in an SSH format that TLS does not read.
     """
     tls = ssl.create_default_context(cafile=ours.root_certificates)
     private = load_ssh_private_key(ours.auth_supernode_private_key.read_bytes(), None)
     plain = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    with tempfile.NamedTemporaryFile() as file:  # its owner's alone
+    with tempfile.NamedTemporaryFile() as file:  # readable by its owner only
         file.write(plain)
         file.flush()
         tls.load_cert_chain(ours.client_certificate, file.name)
@@ -112,7 +112,7 @@ def certificate_of(ours: argparse.Namespace) -> ssl.SSLContext:
 
 
 def connect_patiently(tls: ssl.SSLContext | None) -> None:
-    """Make Flower ask again where a proxy says that it gets too many requests; it would give up."""
+    """Make Flower retry after a proxy's 429 (too many requests), which it takes for a failure."""
     client = httpx.Client
 
     def come_back_later(response: httpx.Response) -> None:
@@ -127,10 +127,10 @@ def connect_patiently(tls: ssl.SSLContext | None) -> None:
 
 
 def sign_off_in_peace() -> None:
-    """Let a second signal not end what the first has begun: saying goodbye to the SuperLink.
+    """Keep a second signal from interrupting the sign-off that the first one has started.
 
-    Who stops a whole group of processes sends two, one of them by supernode.sh. Flower goes back to
-    what was there before it when the first comes.
+    Stopping a whole process group sends two signals, one of them from supernode.sh. At the first
+    signal Flower restores the earlier handlers.
     """
     started = threading.Event()
 
@@ -148,7 +148,7 @@ def sign_off_in_peace() -> None:
 
 
 def readable_once(secret: bytes) -> str:
-    """Return the path of a file that is on no disk and that only this process can read."""
+    """Return the path of a file in memory that only this process can read, once."""
     reading, writing = os.pipe()
     with os.fdopen(writing, "wb") as pipe:
         pipe.write(secret)

@@ -1,1 +1,1 @@
-"""Starting Flower, and ending all of it."""
+"""Starts Flower for a run, and ends all of its processes."""

@@ -1,9 +1,9 @@
-"""The process of a simulation: it checks the run while Ray starts, and goes when it is told.
+"""The process of a simulation: it checks the run while Ray starts, and begins when told.
 
     python -P -m nestfl.launching.driver FOLDER
 
-It runs Flower's simulation engine in itself: there is no SuperLink, and no port of Flower's. All of
-the app, on both sides, is imported from the working directory, which is a copy of it.
+It runs Flower's simulation engine in its own process, without a SuperLink or ports of Flower's. The
+app's server and clients are imported from the working directory, which is a copy of the app.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 CLIENT_APP = "client_app.app:app"
 PAUSE = 0.02
-"""Seconds between two looks for the word to go."""
+"""Seconds between two looks for the permission to begin."""
 
 log = logging.getLogger("flwr")
 
 
 class Check(Thread):
-    """Checks the run, beside all else that has to start, and answers."""
+    """Checks the run while Ray starts, and writes the answer."""
 
     def __init__(self, folder: Path, request: Request) -> None:
         super().__init__()
@@ -45,16 +45,16 @@ class Check(Thread):
     def run(self) -> None:
         try:
             checked, simulation, choice = choose(self._request)
-        except (Exception, SystemExit) as error:  # of a user's own code, which may raise anything
+        except (Exception, SystemExit) as error:  # a user's own code may raise any error
             write(self._folder, ANSWER, Answer(error=plugins.told(error)))
         else:
-            plugins.write(self._folder)  # where clients find them
+            plugins.write(self._folder)  # clients find them there
             self.found = checked, simulation
             write(self._folder, ANSWER, Answer(choice=choice))
 
 
 def main() -> None:
-    """Check, answer, wait for the word, and run; the log has the reason where that fails."""
+    """Check the run, answer, wait for the permission to begin, and run; errors go to the log."""
     folder = Path(sys.argv[1])
     request = read_request(folder)
     check = Check(folder, request)
@@ -73,14 +73,14 @@ def main() -> None:
             join_cluster(Path.cwd(), folder)
         simulate(*check.found, go)
     except Exception:
-        log.exception("Simulation raised an exception")  # as nestfl/launching/failure.py knows it
+        log.exception("Simulation raised an exception")  # nestfl/launching/failure.py finds this
         code = 1
     logging.shutdown()
     os._exit(code)  # a thread of Flower's or Ray's may wait for a client that never answers
 
 
 def simulate(checked: Checked, simulation: Simulation, go: Go) -> None:
-    """Run the ServerApp, and clients in Ray's workers, until the run has ended."""
+    """Run the ServerApp, with clients in Ray's workers, until the run has ended."""
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation.run_simulation import _run_simulation
@@ -95,7 +95,7 @@ def simulate(checked: Checked, simulation: Simulation, go: Go) -> None:
         ended.put(_raised(lambda: run(grid, checked.config, Path(go.run_dir), go.command)))
 
     def engine() -> None:
-        # `flwr.simulation.run_simulation` is the same, without the directory of its clients.
+        # `flwr.simulation.run_simulation` does the same, but takes no directory for clients.
         _run_simulation(
             simulation.nodes,
             EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
@@ -106,14 +106,14 @@ def simulate(checked: Checked, simulation: Simulation, go: Go) -> None:
             is_app=True,
         )
 
-    # Its end would wait for workers that a cluster has no room for, and for clients that hang.
+    # Closing it would wait for workers that do not fit the cluster, and for clients that hang.
     Thread(target=lambda: ended.put(_raised(engine)), daemon=True).start()
     if (error := ended.get()) is not None:
         raise error
 
 
 def _raised(work: Callable[[], object]) -> Exception | None:
-    """Do something, and return what it raises."""
+    """Call a function and return the exception that it raises; None without one."""
     try:
         work()
     except Exception as error:
@@ -122,7 +122,7 @@ def _raised(work: Callable[[], object]) -> Exception | None:
 
 
 def _join_ray(folder: Path) -> Exception | None:
-    """Join Ray before anything is known of the run; return what went wrong, for its log."""
+    """Join Ray before the run is checked; return the error for the run's log, if any."""
     try:
         if not cluster():
             join_ray(folder)
@@ -139,7 +139,7 @@ def _awaited(folder: Path) -> Go:
 
 
 def _log_to(file: str) -> None:
-    """Send all that this process and its clients say to a file, from now on."""
+    """Send all further output of this process and its clients to a file."""
     opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

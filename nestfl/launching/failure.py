@@ -1,4 +1,4 @@
-"""Finds in Flower's log why a run failed, and says it in a few lines."""
+"""Finds the reason of a run's failure in Flower's log, and states it in a few lines."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ MOST_LINES, LONGEST_LINE = 10, 2000
 
 
 def reason(log: str) -> list[str]:
-    """Return the error that ended the ServerApp, or the log's last lines where there was none."""
+    """Return the error that ended the ServerApp; without one, the log's last lines."""
     lines = shown(log)
     tail = [line for line in lines if line][-MOST_LINES:]
     return _exception(lines) or ["It ended without a result; the log's last lines:", *tail]
 
 
 def shown(text: str) -> list[str]:
-    """Return the lines of a text, in part the clients', as a terminal may have them."""
+    """Return the lines of a text made safe for a terminal: part of it comes from clients."""
     return [printable(line, LONGEST_LINE).rstrip() for line in text.splitlines()]
 
 
 def _exception(lines: list[str]) -> list[str]:
-    """Return the ServerApp's last error, then causes that say more, without tracebacks."""
+    """Return the ServerApp's last error, and causes with more detail, without tracebacks."""
     started = [at for at, line in enumerate(lines) if SERVER_FAILED in line]
     if not started:
         return []
@@ -53,5 +53,5 @@ def _exception(lines: list[str]) -> list[str]:
 
 
 def _repeats(cause: list[str], told: list[str]) -> bool:
-    """Return whether all that a cause says is said already, as our own errors do."""
+    """Return whether an error's text already includes its cause's, as our own errors' does."""
     return " ".join(cause).partition(": ")[2] in " ".join(told)

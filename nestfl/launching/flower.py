@@ -1,4 +1,4 @@
-"""Starts Flower's simulation of the app in a directory, and leaves nothing of it running."""
+"""Starts Flower's simulation of the app in a directory, and ends all its processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from server_app.record.files import LOG_FILE, MEMORY_FOLDER
 DRIVER = [sys.executable, "-P", "-m", "nestfl.launching.driver"]
 RAY_HEAD = [sys.executable, "-P", "-m", "nestfl.launching.ray_head"]
 OUTPUT = "output"
-"""What the process has said before it was told where its log is."""
+"""Output of the process before it knows its log file."""
 LAST_LINES = 5
 PAUSE = 0.02
 
@@ -34,7 +34,7 @@ class LaunchError(RuntimeError):
 
 
 def check_app(app_dir: Path) -> None:
-    """Raise a `LaunchError` where there is no Flower app."""
+    """Raise `LaunchError` unless a folder holds a Flower app."""
     try:
         app_files(app_dir)
     except BundleError as error:
@@ -42,7 +42,7 @@ def check_app(app_dir: Path) -> None:
 
 
 class Flower:
-    """The process of a simulation (driver.py), and all that it starts."""
+    """The process of a simulation (driver.py), with all processes that it starts."""
 
     def __init__(self, group: ProcessGroup, folder: Path) -> None:
         with (folder / OUTPUT).open("wb") as output:
@@ -53,7 +53,7 @@ class Flower:
         self._begun = False
 
     def answer(self, check: Callable[[], None]) -> Answer:
-        """Wait until it has checked its run; meanwhile `check` may raise to give it up."""
+        """Wait for the result of its check; meanwhile `check` may raise to give up."""
         while not (self._folder / ANSWER).exists():
             if self.process.poll() is not None and not (self._folder / ANSWER).exists():
                 said = (self._folder / OUTPUT).read_text(errors="replace").splitlines()
@@ -63,28 +63,28 @@ class Flower:
         return read_answer(self._folder)
 
     def go(self, run_dir: Path, command: str, remembers: bool) -> None:
-        """Let its run begin in a directory, where what clients remember is kept, too."""
-        if remembers:  # its workers have started: they know the place by another name
+        """Let its run begin in a directory, which then also holds the clients' memory."""
+        if remembers:  # workers have started already, so a link leads from the path that they know
             (run_dir / MEMORY_FOLDER).mkdir(exist_ok=True)
             (self._folder / MEMORY_FOLDER).symlink_to(run_dir / MEMORY_FOLDER)
         self._begun = True
         write(self._folder, GO, Go(str(run_dir), command, str(run_dir / LOG_FILE)))
 
     def end(self) -> None:
-        """End all that there is of it: gently only where a run is under way."""
+        """End all its processes; gently only while a run is under way."""
         self._group.stop(gently=self._begun and self.process.poll() is None)
 
 
-# `flwr run` would find, or leave behind, a SuperLink for all: a stranger's working directory,
-# environment and code. So a run has a process of its own, with Flower's simulation engine in it. It
-# is started at once, and Ray beside it: both import while it checks whether the run is right. All
-# that there is of it, Ray too, is in one process group that can be ended as a whole.
+# `flwr run` would use, or leave behind, a SuperLink shared by all runs, with another run's working
+# directory, environment and code. So each run has a process with Flower's simulation engine in it.
+# It starts at once, and Ray beside it: both import while the run is checked. All its processes, Ray
+# too, are in one process group that can be ended as a whole.
 @contextmanager
 def flower(request: Request) -> Iterator[Flower]:
-    """Start the process of a simulation; nothing of it is left behind the `with` block."""
+    """Start the process of a simulation; all its processes end with the `with` block."""
     with (
         _temporary_directory() as home,  # not in the checkout, which may be another user's
-        _temporary_directory("/tmp") as ray,  # a short path: Ray's sockets are below it
+        _temporary_directory("/tmp") as ray,  # a short path, since Ray's sockets lie below it
     ):
         folder = Path(home)
         app = kept_copy(request.app_dir)
@@ -99,7 +99,7 @@ def flower(request: Request) -> Iterator[Flower]:
 
 
 def _temporary_directory(folder: str | None = None) -> tempfile.TemporaryDirectory[str]:
-    """Make one in a folder, or where the system (or TMPDIR) has such things."""
+    """Make a temporary directory in a folder; default: that of the system or of TMPDIR."""
     return tempfile.TemporaryDirectory(prefix="nestfl-", dir=folder, ignore_cleanup_errors=True)
 
 
@@ -118,7 +118,7 @@ def _environment(home: Path, ray: Path, app: Path) -> dict[str, str]:
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     }
     environment.setdefault(MEMORY, str(home / MEMORY_FOLDER))
-    if not cluster():  # else Ray would join any cluster that this machine has
+    if not cluster():  # otherwise Ray would join any cluster on this machine
         environment["RAY_TMPDIR"] = str(ray)
         environment |= private_ray()
     return environment

@@ -1,7 +1,7 @@
 """Shares this machine's GPUs among simulated clients.
 
-Ray hides all GPUs from a client that takes no share of one, and lets as many use a GPU as shares
-fit into it, whatever they need of its memory. So the share follows from what training takes.
+Ray hides all GPUs from a client that takes no share of one, and lets as many clients use a GPU as
+shares fit into it, whatever memory they need. So the share follows from the memory of training.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:  # not for --help
     from server_app.config.composing import Config
 
 CUDA_CONTEXT = 1 << 30
-"""Bytes that a process takes of a GPU besides its tensors: its context, and libraries' room."""
+"""Bytes that a process takes of a GPU besides its tensors: its context and libraries."""
 ROOM = 0.9
-"""The share of the free memory that is given away: the rest is lost between the tensors."""
+"""Share of the free memory that is given to clients; the rest is lost between tensors."""
 BYTES = 4
-"""The size of a number: also what is computed in fewer bytes is kept in as many."""
+"""Bytes of a number; values that are computed in fewer bytes are kept in as many."""
 COPIES = 5
 """Numbers for each parameter: received, trained, its gradient, two states of the optimiser."""
 LIVE_OUTPUTS = 4
-"""Outputs as large as the largest that an evaluation holds at once."""
+"""Outputs, each as large as the largest one, that an evaluation holds at once."""
 MOST_CLIENTS = 16
-"""On a GPU at once; more would only wait for each other."""
+"""Most clients at once on a GPU; more would only wait for each other."""
 RAY_UNITS = 10_000
-"""Ray counts shares of a GPU in ten-thousandths."""
+"""Ray's smallest share of a GPU is 1 / RAY_UNITS."""
 
 log = logging.getLogger("flwr")
 
@@ -52,7 +52,7 @@ def free_memory_of_gpus() -> list[int]:
 
     if not torch.cuda.is_available():
         return []
-    # In another process: asking makes a context, which this one would keep for the whole run.
+    # In another process, since this one would keep the CUDA context for the whole run.
     asked = subprocess.run([sys.executable, "-c", ASK_TORCH], capture_output=True, text=True)
     if asked.returncode != 0:
         raise OSError(f"cannot ask for the GPUs' memory: {asked.stderr.strip().splitlines()[-1:]}")
@@ -61,9 +61,10 @@ def free_memory_of_gpus() -> list[int]:
 
 
 def clients_per_gpu(free: Sequence[int], needed: int, at_once: int) -> int:
-    """Return how many clients of `needed` bytes each GPU holds, of `at_once` on all of them.
+    """Return the number of clients that fit on each GPU, with `needed` bytes each.
 
-    The server, which evaluates, needs as much on one of them. 0 is no room for a client.
+    At most `at_once` clients run on all GPUs. The server, which evaluates, needs as much memory as
+    a client on one of them. The result is 0 if no client fits.
     """
     if not free:
         return 0
@@ -73,15 +74,15 @@ def clients_per_gpu(free: Sequence[int], needed: int, at_once: int) -> int:
 
 
 def share_of_a_gpu(clients: int) -> float:
-    """Return the share of a GPU for each of so many clients, so that Ray places no more there."""
+    """Return each client's share of a GPU, such that Ray places at most `clients` on it."""
     return RAY_UNITS // clients / RAY_UNITS if clients else 0.0
 
 
 def default_share(
     device: str, find_gpus: Callable[[], list[int]], memory: Callable[[], int], at_once: int
 ) -> float:
-    """Return each client's share of a GPU where nobody says it; 0 where none is wanted or found."""
-    # Ray's cluster, where there is one, has other GPUs than this machine.
+    """Return each client's default share of a GPU; 0 without GPUs, or if none is wanted."""
+    # A Ray cluster has other GPUs than this machine.
     if device not in ("auto", "cuda") or cluster() or not (gpus := find_gpus()):
         return 0.0
     needed = memory()
@@ -104,7 +105,7 @@ def cores() -> int:
 
 
 def device_of(kind: str, share: float) -> str:
-    """Return the device for such a share of a GPU: with none, Ray hides those of CUDA."""
+    """Return the device for a share of a GPU; for a share of 0 it is the CPU, as Ray hides CUDA."""
     if share and kind in ("auto", "cuda"):
         return f"cuda ({share:g} of a GPU each)"
     if kind != "auto":
@@ -119,7 +120,7 @@ def device_of(kind: str, share: float) -> str:
 def training_memory(config: Config) -> int:
     """Return the bytes of a GPU that a client takes to train and evaluate the full network.
 
-    No slice takes more, and to count the full network needs no plan, whose search takes seconds.
+    No slice takes more, and the full network needs no plan, whose search takes seconds.
     """
     from strategies.levels.cost import cost
     from training.testing import largest_batch
@@ -127,12 +128,12 @@ def training_memory(config: Config) -> int:
     task = config.task
     trained = cost(task, task.whole, config.train.batch_size)
     evaluated = LIVE_OUTPUTS * largest_batch(task.answers) * _largest_output(task)
-    activations = max(2 * trained.memory, evaluated)  # a gradient for each that is kept
+    activations = max(2 * trained.memory, evaluated)  # each kept activation has a gradient
     return CUDA_CONTEXT + COPIES * BYTES * trained.parameters + activations
 
 
 def _largest_output(task: Task) -> int:
-    """Return the bytes of the largest output of a layer of the full network for one input."""
+    """Return the bytes of the largest layer output of the full network for one input."""
     import torch
     from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""What a launcher and the process of its simulation tell each other, in files of a folder."""
+"""Exchanges messages between a launcher and its simulation's process, as files of a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REQUEST, ANSWER, GO, RAY = "request.json", "answer.json", "go.json", "ray.json"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a simulation's process says of the run that it has checked: what is wrong, or chosen."""
+    """The result of a run's check in the simulation's process: an error, or the run's choices."""
 
     error: str | None = None
     choice: Choice | None = None
@@ -23,7 +23,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Go:
-    """What it is told when its run is to begin."""
+    """The launcher's permission to begin the run."""
 
     run_dir: str
     command: str
@@ -32,21 +32,21 @@ class Go:
 
 @dataclass(frozen=True)
 class Head:
-    """What the process that has started Ray says of it: where it is, or what is wrong."""
+    """The address of the started Ray, or the error of its start."""
 
     address: str | None = None
     error: str | None = None
 
 
 def write(folder: Path, name: str, message: Request | Answer | Go | Head) -> None:
-    """Write a message, which is there as a whole or not at all."""
+    """Write a message; a reader sees the complete message or none."""
     unfinished = folder / f".{name}"
     unfinished.write_text(json.dumps(asdict(message), default=str), encoding="utf-8")
     os.replace(unfinished, folder / name)
 
 
 def read_request(folder: Path) -> Request:
-    """Return what the launcher was asked for."""
+    """Return the launcher's request."""
     values = _read(folder, REQUEST)
     paths = {key: Path(values[key]) if values[key] else None for key in ("run_dir", "resume")}
     paths |= {key: Path(values[key]) for key in ("app_dir", "folder")}
@@ -59,7 +59,7 @@ def read_answer(folder: Path) -> Answer:
 
 
 def read_head(folder: Path) -> Head:
-    """Return what was said of Ray."""
+    """Return the message of the process that starts Ray."""
     return Head(**_read(folder, RAY))
 
 

@@ -1,4 +1,4 @@
-"""A run in its directory: how it ends, and what is said and left when it does."""
+"""Runs the app in a run directory, and handles the run's end on any engine."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from server_app.record.files import LAUNCHER_LOCK, LOG_FILE, RECORD_LOCK
 
 @dataclass(kw_only=True)
 class Run(ABC):
-    """The app's run in a directory."""
+    """A run of the app in its directory."""
 
     run_dir: Path
     command: str
-    """What was typed, for the record: it repeats the run."""
+    """The command that repeats the run, for the record."""
     console: Console
     errors: Console
     quiet: bool = False
@@ -32,14 +32,14 @@ class Run(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Run the app; the state has a reason afterwards unless the run ended well."""
+        """Run the app; afterwards the state has a reason unless the run ended well."""
 
     @property
     def log(self) -> Path:
         return self.run_dir / LOG_FILE
 
     def finish(self) -> int:
-        """Run to the end and return the exit code; say why if it is not 0."""
+        """Run to the end and return the exit code; explain one that is not 0."""
         try:
             self.run()
         except Stopped as stopped:
@@ -56,7 +56,7 @@ class Run(ABC):
         return 0
 
     def _remove_if_empty(self) -> None:
-        """Leave nothing of a start that came to nothing; a log with something in it is kept."""
+        """Remove the directory of a run that never began; a log with content is kept."""
         there = {file.name for file in self.run_dir.glob("*")}
         logged = self.log.exists() and self.log.stat().st_size > 0
         if not logged and there <= {LOG_FILE, LAUNCHER_LOCK, RECORD_LOCK}:
@@ -77,13 +77,13 @@ class Run(ABC):
 def checkpoints_in(run_dir: Path) -> list[Path]:
     """Return the checkpoints of a run's newest rounds by their names, the first round first.
 
-    A copied directory has other times.
+    File times do not serve: a copied directory has other ones.
     """
     return sorted((run_dir / FOLDER).glob(NEWEST))
 
 
 def after_round(state: RunState) -> str:
-    """Say after which round something happened; nothing before the first has ended."""
+    """Return "after round N" for a message; empty before the first round has ended."""
     return f" after round {state.round} of {state.rounds or '?'}" if state.round else ""
 
 

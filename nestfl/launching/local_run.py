@@ -1,4 +1,4 @@
-"""A run on the local engine: the ServerApp and all clients in this process."""
+"""Runs the app on the local engine: the ServerApp and all clients in this process."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from server_app import app as server
 from server_app.config.composing import Config
 from server_app.record.files import MEMORY_FOLDER, PROGRESS_FILE
 
-log = logging.getLogger("flwr")  # whose lines are a run's log
+log = logging.getLogger("flwr")  # the run's log file gets its lines
 
 
 @dataclass(kw_only=True)
 class LocalRun(Run):
-    """The app's run in this process; a round is a line, so that a debugger has the terminal."""
+    """A run of the app in this process; it prints a line per round and leaves the terminal free."""
 
     config: Config
     simulation: Simulation
@@ -37,7 +37,7 @@ class LocalRun(Run):
         follower = Follower(self.run_dir)
         self.state = follower.state
         display = Silence() if self.quiet else Lines(self.console)
-        # At once is safe: a run's files are whole whenever its process is killed.
+        # At once is safe: a run's files are complete whenever its process is killed.
         with (
             stop_request(at_once=True),
             _logged_to(self.log, lambda: follower.step(display)),
@@ -46,7 +46,7 @@ class LocalRun(Run):
             grid = LocalGrid(self.simulation.nodes, self.simulation.cpus_per_client)
             try:
                 server.run(grid, self.config, self.run_dir, self.command)
-            except (KeyboardInterrupt, BdbQuit):  # who leaves the debugger leaves the run
+            except (KeyboardInterrupt, BdbQuit):  # leaving the debugger ends the run
                 raise Stopped(signal.SIGINT) from None
             except Exception as error:
                 log.exception("The ServerApp raised an exception")
@@ -56,7 +56,7 @@ class LocalRun(Run):
 
 
 class _Call(logging.Handler):
-    """Calls a function whenever something is logged, such as the end of a round."""
+    """Calls a function after each log record, such as the end of a round."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class _Call(logging.Handler):
 
 @contextmanager
 def _memory_in(folder: Path) -> Iterator[None]:
-    """Let clients keep what they remember in a folder, unless the environment names another."""
+    """Keep clients' memory in a folder, unless the environment names another."""
     named = MEMORY in os.environ
     os.environ.setdefault(MEMORY, str(folder))
     try:
@@ -80,7 +80,7 @@ def _memory_in(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _logged_to(file: Path, after_each: Callable[[], None]) -> Iterator[None]:
-    """Write Flower's log to a file, and not to the terminal, within the block."""
+    """Within the block, write Flower's log to a file instead of the terminal."""
     written = logging.FileHandler(file, encoding="utf-8", delay=True)
     written.setFormatter(logging.Formatter("%(levelname)-8s: %(message)s"))
     written.setLevel(logging.INFO)

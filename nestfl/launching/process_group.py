@@ -1,4 +1,4 @@
-"""A group of processes that is started together and ends together."""
+"""Starts processes in one group and ends them together."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ starter=$1; shift
 while kill -0 "$starter" 2>/dev/null; do sleep 1; done
 trap "" TERM; kill -TERM 0; sleep 5; rm -rf -- "$@"; kill -KILL 0
 """
-"""Ends its process group, itself too, and removes folders, when another process is gone."""
+"""Shell script that ends its process group, and removes folders, once another process is gone."""
 
 
 class ProcessGroup:
-    """Starts processes in one process group; nothing of it outlives the `with` block.
+    """Starts processes in one process group; all end with the `with` block.
 
-    The terminal's Ctrl-C does not reach the group: who started it decides when it ends. A guard
-    leads the group, and ends it where that one is killed and cannot, with the folders that are
-    the group's own.
+    The terminal's Ctrl-C does not reach the group: its starter decides when it ends. A guard
+    process leads the group. If the starter is killed, the guard ends the group and removes its
+    folders.
     """
 
     def __init__(self, env: Mapping[str, str], cwd: Path, folders: Sequence[Path] = ()) -> None:
@@ -43,7 +43,7 @@ class ProcessGroup:
         output: IO[bytes] | None,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a process of the group, with something more in its environment."""
+        """Start a process of the group, with additions to its environment."""
         process = subprocess.Popen(
             command,
             env={**self._env, **(environment or {})},
@@ -57,9 +57,9 @@ class ProcessGroup:
         return process
 
     def stop(self, gently: bool = True) -> None:
-        """Ask all processes, and all that they have started, to end; kill those that do not.
+        """Ask all processes of the group to end, and kill those that do not.
 
-        Where nobody has anything left to do, they are killed at once.
+        With `gently=False` they are killed at once, since they have no work left to finish.
         """
         if not self._started:
             return
@@ -73,7 +73,7 @@ class ProcessGroup:
 
     def _is_alive(self, group: int) -> bool:
         for process in self._started:
-            process.poll()  # a process that has ended is there until it is waited for
+            process.poll()  # an ended process remains until it is waited for
         return bool(members(group))
 
     def __enter__(self) -> ProcessGroup:
@@ -91,7 +91,7 @@ class ProcessGroup:
 
 
 def members(group: int) -> list[int]:
-    """Return the processes of a group that still run; zombies do not."""
+    """Return the processes of a group that still run, without zombies."""
     return [pid for pid, its_group, state in _processes() if its_group == group and state != "Z"]
 
 
@@ -108,7 +108,7 @@ def _processes() -> list[tuple[int, int, str]]:
         if entry.isdigit():
             try:
                 stat = Path("/proc", entry, "stat").read_text()
-            except OSError:  # it has just ended
+            except OSError:  # it has ended in the meantime
                 continue
             state, _, group = stat.rpartition(")")[2].split()[:3]
             found.append((int(entry), int(group), state))

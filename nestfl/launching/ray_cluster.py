@@ -1,4 +1,4 @@
-"""A Ray cluster that is there already: its workers get the app and the plugins of each run."""
+"""Connects a run to an existing Ray cluster, whose workers get the app and the plugins."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from nestfl.bundle import copy_app
 PATIENCE = 5.0
 """Seconds that the cluster has to answer."""
 SENT = "sent"
-"""The folder of what the cluster gets."""
+"""Name of the folder of files that are sent to the cluster."""
 
 
 def cluster() -> str | None:
-    """Return the address of the cluster that runs go to; None where each has a Ray of its own."""
+    """Return the address of the cluster for runs; None if each run starts its own Ray."""
     return os.environ.get("RAY_ADDRESS") or None
 
 
 def require_cluster() -> None:
-    """Raise where a cluster is named and nobody answers: Ray would ask there for many minutes."""
+    """Raise if a named cluster does not answer: Ray would try for many minutes."""
     host, colon, port = (cluster() or "").rpartition(":")
     if not colon or "/" in host or not port.isdigit():
-        return  # Ray finds `auto` itself, and reads the rest
+        return  # Ray finds `auto` itself, and reads the other forms
     try:
         socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
     except (OSError, OverflowError) as error:
@@ -36,13 +36,13 @@ def require_cluster() -> None:
 
 
 def join_cluster(app: Path, folder: Path) -> None:
-    """Connect this process to the cluster, whose workers import a copy of its app and plugins.
+    """Connect this process to the cluster; its workers import a copy of the app and plugins.
 
-    Ray brings the copy to each machine, and runs with others beside this one have other workers.
+    Ray copies them to each machine. Runs with other code at the same time have other workers.
     """
     import ray
 
     sent = folder / SENT
     copy_app(app, sent, plugins.files())
-    (sent / ".gitignore").unlink(missing_ok=True)  # Ray, too, would leave out what it names
+    (sent / ".gitignore").unlink(missing_ok=True)  # Ray would leave out the files that it names
     ray.init(cluster(), logging_level=logging.ERROR, runtime_env={"working_dir": str(sent)})

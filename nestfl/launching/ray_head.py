@@ -1,8 +1,8 @@
-"""The Ray of one run, which has what the run needs and no more.
+"""Starts the Ray of one run, with only the parts that the run needs.
 
     python -P -m nestfl.launching.ray_head FOLDER
 
-A process of its own, that starts Ray while the process of the simulation imports torch: Python runs
+It is a process of its own that starts Ray while the simulation's process imports torch: Python runs
 one thread at a time, and Ray's workers have as much to import.
 """
 
@@ -20,16 +20,16 @@ from nestfl.launching.handshake import RAY, Head, read_head, read_request, write
 from nestfl.launching.request import Request, Simulation
 
 CLIENTS = "client_app.app"
-"""What every worker imports as soon as it starts, while the server makes its plan."""
+"""Module that every worker imports at its start, while the server makes its plan."""
 NICENESS = 5
-"""How far Ray gives way to the process that checks the run: whoever mistyped something waits."""
+"""Niceness of Ray's start-up, so that the configuration check finishes first."""
 PATIENCE = 120.0
 """Seconds that Ray has to start."""
 PAUSE = 0.02
 
 
 def main() -> None:
-    """Start Ray, say where it is or why it is not, and hold it until this process is ended."""
+    """Start Ray, report its address or the error, and hold it until this process is ended."""
     folder = Path(sys.argv[1])
     os.nice(NICENESS)
     try:
@@ -38,19 +38,19 @@ def main() -> None:
         head = Head(error=f"{type(error).__name__}: {error}")
     write(folder, RAY, head)
     if head.error is None:
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # Ray would wait for what ends, too
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # Ray would wait for ending processes
         signal.pause()
 
 
 def cpus_of(request: Request) -> int | None:
-    """Return the cores that Ray is to have; None is all of them."""
+    """Return the cores for Ray; None for all cores."""
     return Simulation(1, request.cpus_per_client, workers=request.workers).cpus
 
 
 def start_ray(cpus: int | None) -> str:
-    """Start Ray's processes, for all cores if no number is given, and return its address.
+    """Start Ray's processes, for all cores if no number is given, and return Ray's address.
 
-    Their workers are there when work comes, and have imported all that it takes.
+    Workers start at once and import the app, so that they are ready when work comes.
     """
     os.environ["RAY_preload_python_modules"] = CLIENTS  # noqa: SIM112  (its own spelling)
     import ray
@@ -58,10 +58,10 @@ def start_ray(cpus: int | None) -> str:
     from ray._private.parameter import RayParams
 
     class Head(Node):
-        """What `ray start --head` starts, without what no run looks at.
+        """`ray start --head`, without the parts that no run uses.
 
-        That is the dashboard, which listens at a port; what would add machines; and what sends logs
-        on. Each is a Python that takes a second or more to start.
+        These are the dashboard, which listens at a port, the autoscaler, and the log monitor. Each
+        is a Python process that takes a second or more to start.
         """
 
         def start_api_server(self, **_: Any) -> None:
@@ -73,13 +73,13 @@ def start_ray(cpus: int | None) -> str:
         include_log_monitor=False,  # type: ignore[arg-type]  # Ray reads it as true or false
     )
     head = Head(asked, head=True, shutdown_at_exit=False, spawn_reaper=True)
-    # The first who joins lets workers start, whoever they will work for.
+    # Workers start when the first process joins Ray, and serve any later one.
     ray.init(address=head.gcs_address, logging_level=logging.ERROR, log_to_driver=False)
     return str(head.gcs_address)
 
 
 def join_ray(folder: Path) -> None:
-    """Connect this process to the Ray that is started beside it."""
+    """Connect this process to the Ray that starts beside it."""
     import ray  # takes a second, in which Ray starts
 
     deadline = time.monotonic() + PATIENCE

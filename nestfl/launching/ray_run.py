@@ -1,4 +1,4 @@
-"""A run in Flower's simulation, which is started once more where clients' processes have died."""
+"""Runs the app in Flower's simulation; it restarts once if clients' processes have died."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from server_app.record.run_record import RunGoneError
 
 @dataclass(kw_only=True)
 class RayRun(Run):
-    """The app's run in processes of Flower and Ray, which this process follows."""
+    """A run of the app in processes of Flower and Ray, which this process follows."""
 
     request: Request
     flower: Flower
-    """What it begins in: it has checked the run, and waits."""
+    """The process that has checked the run and waits to begin."""
     remembers: bool
-    """Whether clients keep something from one of their rounds to the next."""
+    """True if clients keep a memory between their rounds."""
     stop: StopRequest
 
-    # Flower goes on sending messages to a Ray actor that is dead, and has no way to start another:
-    # the run stops when too few clients answer, and only a new one has all of its actors.
+    # Flower keeps sending messages to a dead Ray actor and cannot start another one. The run stops
+    # when too few clients answer; only a new simulation has all of its actors.
     def run(self) -> None:
         written = {_version(file) for file in checkpoints_in(self.run_dir)}
         self._attempt(self.flower)
@@ -42,7 +42,7 @@ class RayRun(Run):
                 f"  Going on from the last checkpoint, once: resume={start}",
                 highlight=False,
             )
-            # What was typed is in the run's own configuration now, and its plugins beside it.
+            # The typed overrides are in the run's own configuration now, and its plugins beside it.
             again = replace(self.request, overrides=(), plugin=(), resume=start)
             with flower(again) as second:
                 answer = second.answer(self.stop.check)
@@ -51,7 +51,7 @@ class RayRun(Run):
                 self._attempt(second)
 
     def _attempt(self, flower: Flower) -> None:
-        """Let it begin and follow it; there is a reason afterwards unless the run ended well."""
+        """Let the run begin and follow it; afterwards there is a reason unless it ended well."""
         (self.run_dir / PROGRESS_FILE).unlink(missing_ok=True)
         follower = Follower(self.run_dir)
         self.state = follower.state
@@ -65,7 +65,7 @@ class RayRun(Run):
             if not self.log.exists():
                 self.state.reason = str(RunGoneError(self.run_dir))
                 return
-            # What the log held before is of the run that this one resumes.
+            # Earlier text in the log belongs to the run that this one resumes.
             log = self.log.read_bytes()[logged:].decode(errors="replace")
             self.state.reason = "\n".join(failure.reason(log))
 

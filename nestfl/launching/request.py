@@ -1,4 +1,4 @@
-"""What `nestfl run` was asked for, and what is chosen by it."""
+"""Checks a request of `nestfl run` and chooses its engine, nodes and resources."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:  # not for --help
     from server_app.start_checks import Checked
 
 PATHS = ("dataset.path", "strategy.unlabelled.path")
-"""Keys whose values are paths, and nothing else."""
+"""Keys whose values are always paths."""
 MAYBE_PATHS = ("model.weights", "dataset.tokenizer")
-"""Keys whose values are paths, or names of what is published or installed."""
+"""Keys whose values are paths, or names of published or installed things."""
 BEGINNINGS = ("/", "./", "../", "~")
-"""Of paths that are no names."""
+"""Beginnings by which a path is told from a name."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class Simulation:
     cpus_per_client: int = 1
     gpus_per_client: float = 0.0
     workers: int | None = None
-    """Clients at a time; as many as the machine has room for if not given."""
+    """Clients at a time; default (None): as many as the machine has room for."""
 
     def backend(self) -> dict[str, dict[str, float]]:
-        """Return what Flower's simulation engine is to know of it."""
+        """Return the settings for Flower's simulation engine."""
         client = {"num_cpus": self.cpus_per_client, "num_gpus": float(self.gpus_per_client)}
         cores = {} if self.cpus is None else {"num_cpus": float(self.cpus)}
         return {"client_resources": client, "init_args": cores}
 
     @property
     def cpus(self) -> int | None:
-        """The cores that Ray is to have; None is all of them, where nobody names the workers."""
+        """Cores for Ray; None for all cores, if the number of workers is not given."""
         return None if self.workers is None else self.workers * self.cpus_per_client
 
 
@@ -65,21 +65,21 @@ class Request:
     nodes: int | None = None
     cpus_per_client: int = 1
     gpus_per_client: float | None = None
-    """A share of a GPU; by what training takes if not given."""
+    """Each client's share of a GPU; default (None): by the memory of training."""
     workers: int | None = None
     run_dir: Path | None = None
     resume: Path | None = None
     plugin: Sequence[str] = ()
     """Files and packages of the user's own, or names of installed ones."""
     check: bool = False
-    """Whether to stop when all is checked that the run would start from."""
+    """Stop after the checks of the run's start."""
     quiet: bool = False
     app_dir: Path = APP
     folder: Path = field(default_factory=Path.cwd)
-    """Where it was typed, which relative paths are relative to."""
+    """Folder where the command was typed; relative paths start there."""
 
     def hydra(self) -> str:
-        """Return the overrides as one string, which `shlex.split` takes apart again."""
+        """Return the overrides as one string, which `shlex.split` splits again."""
         from server_app.config.overrides import with_absolute_paths  # not for --help
 
         typed = [text for text in self.overrides if not text.startswith("resume=")]
@@ -102,7 +102,7 @@ class Request:
         return shlex.join(["nestfl", "run", *self.overrides, *(x for each in given for x in each)])
 
     def resume_path(self) -> Path | None:
-        """Return the absolute path to go on from: the server has another working directory."""
+        """Return the absolute path to resume from; the server has another working directory."""
         path = self.resume or self._typed("resume")
         return self._absolute(str(path)) if path is not None else None
 
@@ -112,7 +112,7 @@ class Request:
         return self._typed("engine")
 
     def check_paths(self) -> None:
-        """Raise for a path that is not there, or is taken, at once: later it takes seconds."""
+        """Raise for a missing or taken path at once; the full checks take seconds."""
         for key in (*PATHS, *MAYBE_PATHS):
             typed = self._typed(key)
             if typed is not None and not typed.strip():
@@ -127,7 +127,7 @@ class Request:
             require_free(self._absolute(str(self.run_dir)))
 
     def _typed(self, key: str) -> str | None:
-        """Return the value of a key that was typed last."""
+        """Return the last typed value of a key."""
         typed = [text.partition("=")[2] for text in self.overrides if text.startswith(f"{key}=")]
         return typed[-1] if typed else None
 
@@ -137,31 +137,31 @@ class Request:
 
 @dataclass(frozen=True)
 class Choice:
-    """The part of a checked configuration that the launcher has to know."""
+    """The part of a checked configuration that the launcher needs."""
 
     nodes: int
     output: str = "runs"
     """The folder of run directories."""
     name: str | None = None
-    """The run directory's name there; the time and the label if not given."""
+    """Name of the run directory there; default (None): the time and the label."""
     label: str = "run"
     engine: str = "ray"
     clients: str = ""
-    """How many they are, and what they train on, in words."""
+    """The number of clients and their device, in words."""
     after: int | None = None
-    """The round that the run goes on after."""
+    """The round after which the run continues."""
     remembers: bool = False
-    """Whether its clients keep something from one of their rounds to the next."""
+    """True if its clients keep a memory between their rounds."""
     found: Sequence[str] = ()
-    """What the run would start from, in lines."""
+    """The results of the checks, in lines."""
 
 
 def choose(
     request: Request, find_gpus: Callable[[], list[int]] = free_memory_of_gpus
 ) -> tuple[Checked, Simulation, Choice]:
-    """Compose the configuration and check all that it starts from, to know at once what is wrong.
+    """Compose the configuration and check the run's start, so that errors appear at once.
 
-    Nothing is started and nothing written, but what is found is kept in the cache.
+    No process is started and no file written, except for results in the cache.
     """
     from server_app.config.composing import compose_and_tell
     from server_app.start_checks import check  # not for --help
@@ -191,7 +191,7 @@ def choose(
 def simulation_of(
     request: Request, config: Config, find_gpus: Callable[[], list[int]] = free_memory_of_gpus
 ) -> Simulation:
-    """Return the nodes that an engine runs, and what each takes of this machine."""
+    """Return the nodes that an engine runs, and the part of this machine that each takes."""
     nodes = request.nodes if request.nodes is not None else config.fleet.clients
     if config.engine == "local":
         return Simulation(nodes, request.cpus_per_client)
@@ -204,7 +204,7 @@ def simulation_of(
 
 
 def _check_options(request: Request, engine: str) -> None:
-    """Raise where the engine has no use for an option that was given."""
+    """Raise if the engine has no use for an option that was given."""
     if engine == "local" and (request.workers is not None or request.gpus_per_client is not None):
         raise ValueError(
             "--workers and --gpus-per-client are for engine=ray: the local engine runs one client "
@@ -218,7 +218,7 @@ def _check_options(request: Request, engine: str) -> None:
 
 
 def _clients(config: Config, simulation: Simulation) -> str:
-    """Say how many clients there are, and what they train on."""
+    """Return the number of clients and their device, in words."""
     if config.engine == "ray":
         device = device_of(config.train.device, simulation.gpus_per_client)
         return f"{counted(simulation.nodes, 'simulated client')} on {device}"

@@ -1,4 +1,4 @@
-"""Ctrl-C and its like, heard where it is safe to stop, or at once where it always is."""
+"""Handles Ctrl-C and similar signals: at once where that is safe, else at the next check."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Stopped(BaseException):  # no error, as KeyboardInterrupt: a client's failure is no stop
-    """Someone asked this process to stop."""
+class Stopped(BaseException):  # not an Exception, like KeyboardInterrupt: no client's failure
+    """This process was asked to stop."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -19,7 +19,7 @@ class Stopped(BaseException):  # no error, as KeyboardInterrupt: a client's fail
 class StopRequest:
     """Remembers that a stop was asked for.
 
-    Where it is not heard at once, a second request cannot cut the cleaning up.
+    Unless it acts at once, a second request cannot interrupt the clean-up.
     """
 
     def __init__(self, at_once: bool = False) -> None:
@@ -39,10 +39,10 @@ class StopRequest:
 
 @contextmanager
 def stop_request(at_once: bool = False) -> Iterator[StopRequest]:
-    """Let a signal to stop raise `Stopped` at the next `check`, or at once, within the block."""
+    """Within the block, make a stop signal raise `Stopped` at the next `check`, or at once."""
     request = StopRequest(at_once)
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, request._hear) for number in numbers}
     try:

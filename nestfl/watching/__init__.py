@@ -1,1 +1,1 @@
-"""Showing how a run goes on."""
+"""Shows the progress of a run."""

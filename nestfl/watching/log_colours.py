@@ -1,4 +1,4 @@
-"""Flower's log as this process shows it."""
+"""Sets the colours of Flower's log in this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def colour_for_terminals() -> None:
-    """Leave colours out of the log where it goes to a file or to another program."""
-    from flwr.supercore.logger import update_console_handler  # it takes most of a second
+    """Switch off colours in the log if it goes to a file or to another program."""
+    from flwr.supercore.logger import update_console_handler  # slow to import
 
     update_console_handler(colored=sys.stderr.isatty())

@@ -1,4 +1,4 @@
-"""Shows how far a pass over many batches is, where someone looks and it takes long."""
+"""Shows the progress of long passes over batches on a terminal."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from server_app.predictor import Batch, Watch, unwatched
 
 PATIENCE = 1.0
-"""Seconds that a pass may take without a word."""
+"""Seconds that a pass may take without a bar."""
 PAUSE = 0.2
-"""Seconds between two looks at the bar, at least."""
+"""Least seconds between two looks at the bar."""
 
 
 def watched_on(console: Console, patience: float = PATIENCE) -> Watch[Batch]:
-    """Show bars on a terminal, each gone when its pass has ended; elsewhere nothing."""
+    """Return a function that shows a bar on a terminal for each pass, and elsewhere nothing."""
     return Bars(console, patience).watch if console.is_terminal else unwatched
 
 
 class Bars:
-    """A bar for each pass; drawn between batches only, so that what is timed is not disturbed."""
+    """Shows a bar for each pass; it is drawn between batches, so that timing is not disturbed."""
 
     def __init__(self, console: Console, patience: float) -> None:
         self.console, self.patience = console, patience

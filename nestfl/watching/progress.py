@@ -34,22 +34,22 @@ from server_app.record.metrics import (
 
 RECENT_ROUNDS = 5
 PACE = 10.0
-"""Seconds without a line after which one tells what the server does, or how far tests are."""
+"""Seconds without a line, after which a line tells the progress of tests or server work."""
 
 
 class JsonLines:
-    """The lines that are added to a file of JSON lines from now on."""
+    """Reads the lines that are added to a JSON lines file from now on."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read = path.stat().st_size if path.exists() else 0
 
     def new(self) -> list[dict[str, Any]]:
-        """Return the whole lines since the last call; a half-written one waits for its end."""
+        """Return the complete lines since the last call; a half-written line waits for its end."""
         try:
             with self._path.open("rb") as file:
                 end = file.seek(0, os.SEEK_END)
-                self._read = min(self._read, end)  # a resumed run cuts what it does again
+                self._read = min(self._read, end)  # a resumed run cuts the rounds that it repeats
                 file.seek(self._read)
                 added = file.read()
         except FileNotFoundError:
@@ -62,24 +62,24 @@ class JsonLines:
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
         record = parse_json(line, PROGRESS_FILE)
-    except DocumentError:  # cut by a kill
+    except DocumentError:  # a line that a kill cut short
         return None
     return record if isinstance(record, dict) else None
 
 
 class Work(NamedTuple):
-    """Work of the server's own in a round, how many of its steps are done, and after which loss."""
+    """The server's own work in a round: its name, finished steps, and training loss."""
 
     round: int
     what: str
     done: int
     of: int
     loss: float | None = None
-    """The mean of the clients' that have trained in the round."""
+    """Mean training loss of the round's clients."""
 
 
 class Answers(NamedTuple):
-    """Questions to clients besides training, such as tests, in a round: answered, and asked."""
+    """Questions to clients besides training, such as tests, in a round: answered and asked."""
 
     round: int
     what: str
@@ -89,40 +89,40 @@ class Answers(NamedTuple):
 
 @dataclass
 class RunState:
-    """The state of a run, as its files tell it."""
+    """The state of a run according to its files."""
 
     rounds: int | None = None
     round: int = 0
     """The last round that has ended."""
     replies: tuple[int, int] | None = None
-    """Replies that have come in the current round, and those expected."""
+    """Replies of the current round: received and expected."""
     answers: Answers | None = None
-    """Answers to tests that have come in the current round."""
+    """Answers to the current round's tests."""
     work: Work | None = None
-    """What the server does by itself after the replies."""
+    """The server's own work after the replies."""
     loss: str = ""
     """The mean loss of the clients' training in that round, in words."""
     personal: str = ""
-    """The score of what clients have trained on their own test parts, in words."""
+    """The mean personal score of the clients' trained slices, in words."""
     accuracies: dict[str, float] = field(default_factory=dict)
     """Each level's accuracy at the last evaluation, by its number, which may be marked."""
     system: str = ""
     """The accuracy of the collaborative system, in words."""
     perplexities: str = ""
-    """Those of a language model, in words."""
+    """The perplexities of a language model, in words."""
     test_loss: str = ""
     """The levels' mean loss at that evaluation, in words."""
     validation: str = ""
     """The score on the clients' validation parts at that evaluation, in words."""
     lacks: dict[str, str] = field(default_factory=dict)
-    """The levels that nobody holds, and what that makes of them."""
+    """The levels without clients, with the kind of lack."""
     attackers: int = 0
     """Clients that attack the others."""
     nodes: int = 0
     without: dict[str, int] = field(default_factory=dict)
-    """Of the nodes, how many lack a part to test on, by the part's name."""
+    """Number of nodes that lack a test part, by the part's name."""
     reason: str | None = None
-    """Why the run stopped before its end."""
+    """Reason why the run stopped before its end."""
     crashed: int = 0
     """Clients whose processes had died when it stopped."""
     _ends: list[float] = field(default_factory=list)
@@ -169,14 +169,14 @@ class RunState:
         return pace * max(self.rounds - self.round, 0)
 
     def _end_round(self, number: int, now: float) -> None:
-        if number > self.round:  # the same round is told of by both files
+        if number > self.round:  # both files have the same round
             self.round = number
             self.replies = self.answers = self.work = None
             self._ends.append(now)
 
 
 class Display(Protocol):
-    """A place where progress is shown."""
+    """Shows a run's progress."""
 
     def update(self, state: RunState, finished: list[dict[str, Any]]) -> None:
         """Show the state, and the records of the rounds that have ended since the last call."""
@@ -208,7 +208,7 @@ class Follower:
 
 
 class Lines:
-    """One line a round, and now and then one of long work or tests, for a log file or a pipe."""
+    """Prints a line per round, and sometimes one about long work or tests, to a file or a pipe."""
 
     def __init__(self, console: Console, pace: float = PACE) -> None:
         self._console, self._pace = console, pace
@@ -232,7 +232,7 @@ class Lines:
 
 
 class Bars:
-    """Bars of the rounds, of the current one's replies, its tests and the server's work; scores."""
+    """Bars of the rounds, and of the current round's replies, tests and server work; scores."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -300,31 +300,31 @@ def display_on(console: Console, quiet: bool) -> Iterator[Display]:
 
 
 def warnings_of(state: RunState) -> str:
-    """Return what the start of a run warns of, a line each."""
+    """Return the warnings from the start of a run, a line each."""
     lines = (lacks_line(state.lacks), attackers_line(state.attackers), without_line(state))
     return "\n".join(filter(None, lines))
 
 
 def attackers_line(attackers: int) -> str:
-    """Return a warning that clients attack the others; nothing where none does."""
+    """Return a warning that clients attack the others; empty without attackers."""
     clients = "1 client attacks" if attackers == 1 else f"{attackers} clients attack"
     return f"Warning: {clients} the others (fleet.attack)" if attackers else ""
 
 
 def without_line(state: RunState) -> str:
-    """Return a warning that clients lack a part to test on; nothing where all have theirs."""
+    """Return a warning that clients lack a test part; empty if all have theirs."""
     lacking = [f"{count} of {state.nodes} clients have no {part} part"
                for part, count in state.without.items()]  # fmt: skip
     return f"Warning: {', '.join(lacking)}; these are not asked to test on it" if lacking else ""
 
 
 def lacks_line(lacks: dict[str, str]) -> str:
-    """Return a warning of levels that no client holds; nothing where all are held."""
+    """Return a warning of levels that no client holds; empty if all are held."""
     shown = [f"level {level} ({lack})" for level, lack in lacks.items()]
     return f"Warning: no client holds {', '.join(shown)}" if shown else ""
 
 
 def time_left(state: RunState) -> str:
-    """Return how long the run will still take; nothing where that cannot be known."""
+    """Return the time that the run will still take; empty if it is not known."""
     seconds = state.seconds_left()
     return "" if not seconds else f"{timedelta(seconds=round(seconds))} left"

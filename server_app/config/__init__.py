@@ -1,1 +1,1 @@
-"""What a run was asked to do: conf/ and overrides, composed and checked."""
+"""Composes and checks a run's configuration from conf/ and overrides."""

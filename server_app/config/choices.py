@@ -29,27 +29,27 @@ COPY = re.compile(r"\$\{([\w.]+)\}")
 
 
 def groups() -> list[str]:
-    """Return what can be chosen by name: the folders of conf/."""
+    """Return the groups of choices: the folders of conf/."""
     return sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
 
 
 def choices(group: str) -> list[str]:
     """Return the names that a group can be set to; files with a leading underscore are parts.
 
-    Plugins have files, too, and what they register needs none.
+    A plugin's choices are its files, and the names that it registers without a file.
     """
     return sorted({*_files_of(group), *plugins.offered(group)})
 
 
 def settings_by_name() -> dict[str, str]:
-    """Return what can be set: the groups, and each key under itself and under its last name."""
+    """Return the groups and keys that can be set: each key under itself and under its last name."""
     config = composed({})
     known = [*groups(), *values_by_key(config)]
     return keys_by_name(config) | {key: key for key in known}
 
 
 def composed(chosen: Mapping[str, str]) -> DictConfig:
-    """Return what conf/ says with these choices, by group, before anything in it is changed."""
+    """Return the configuration of these choices by group, before any key is changed."""
     names = {**chosen, **_own_scale(chosen)}
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -65,19 +65,19 @@ def composed(chosen: Mapping[str, str]) -> DictConfig:
 
 
 def values_by_key(config: DictConfig) -> dict[str, Any]:
-    """Return each value under its whole key; a copy of another key's value is that key in ${}."""
+    """Return each value under its full key; a copied value is its source's key in ${}."""
     values: Any = OmegaConf.to_container(config, resolve=False)
     return flat(values)
 
 
 def copies(config: DictConfig) -> dict[str, str]:
-    """Return the keys whose values are copies of another key's, and that key."""
+    """Return the keys whose values are copies, each with the key of its source."""
     found = {key: COPY.fullmatch(str(value)) for key, value in values_by_key(config).items()}
     return {key: match[1] for key, match in found.items() if match}
 
 
 def keys_by_name(config: DictConfig) -> dict[str, str]:
-    """Return each key under its last name, the first one that has it; copies are left out."""
+    """Return each key under its last name, the shortest key if several share it; without copies."""
     keys = [key for key in values_by_key(config) if key not in copies(config)]
     return {key.rpartition(".")[2]: key for key in sorted(keys, key=_depth, reverse=True)}
 
@@ -87,7 +87,7 @@ def _depth(key: str) -> int:
 
 
 def lists(value: Any) -> Any:
-    """Return a value with its tuples as lists, which YAML and Hydra know."""
+    """Return a value with its tuples as lists, since YAML and Hydra have no tuples."""
     if isinstance(value, Mapping):
         return {key: lists(item) for key, item in value.items()}
     return [lists(item) for item in value] if isinstance(value, (list, tuple)) else value
@@ -100,12 +100,12 @@ def _files_of(group: str) -> set[str]:
 
 
 def _own_folders() -> list[Path]:
-    """Return the folders of choices that loaded plugins have."""
+    """Return the folders of choices of the loaded plugins."""
     return [plugin.conf for plugin in plugins.loaded() if plugin.conf is not None]
 
 
 def _offer_plugins() -> list[str]:
-    """Let Hydra choose what plugins offer; return the overrides that tell it of their folders."""
+    """Offer plugins' choices to Hydra; return the overrides that name their folders."""
     settings = {"model": lambda name: {"name": name}, "strategy": _settings_of}
     for group, values in settings.items():
         for name in set(plugins.offered(group)) - _files_of(group):
@@ -115,9 +115,9 @@ def _offer_plugins() -> list[str]:
 
 
 def _settings_of(strategy: str) -> dict[str, Any]:
-    """Return a plugin's choice of its method: what it inherits, and its own defaults.
+    """Return a plugin's choice of its method: the inherited settings, and its own defaults.
 
-    Where neither makes levels, they cost what the fleet's tiers afford.
+    If neither makes levels, the levels cost what the fleet's tiers afford.
     """
     own = {**_own_defaults(strategy), "name": strategy}
     if parent := _parent_of(strategy):
@@ -129,7 +129,7 @@ def _settings_of(strategy: str) -> dict[str, Any]:
 
 
 def _own_defaults(strategy: str) -> dict[str, Any]:
-    """Return the defaults of a method's settings, but for those of the method that it inherits."""
+    """Return the defaults of a method's settings, without those that it inherits unchanged."""
     settings, parent = method(strategy).Settings, _parent_of(strategy)
     own = _defaults(settings)
     if parent is None:
@@ -154,9 +154,9 @@ def _defaults(settings: type[MethodSettings]) -> dict[str, Any]:
 
 
 def _parent_of(strategy: str) -> str | None:
-    """Return the method of which a plugin's is a subclass, and whose settings it takes or extends.
+    """Return the parent of a plugin's method whose settings it takes or extends.
 
-    None for the shipped ones, each of which has a file of its own.
+    It is None for the shipped methods, each of which has a file of its own.
     """
     if strategy not in plugins.offered("strategy"):
         return None
@@ -179,7 +179,7 @@ def _own_scale(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_submodels(config: DictConfig, names: Mapping[str, str]) -> None:
-    """Raise where submodels were asked for that the strategy would not use, or another variant."""
+    """Raise if the chosen submodels are unused by the strategy, or belong to another variant."""
     strategy, chosen = names.get("strategy", config.strategy.name), names.get("submodels", "none")
     if chosen != "none" and "patterns" not in config.strategy:
         raise ConfigError(
@@ -198,16 +198,16 @@ def _check_submodels(config: DictConfig, names: Mapping[str, str]) -> None:
 
 
 def _merge_per_strategy(config: DictConfig, names: Mapping[str, str]) -> None:
-    """Set what an experiment says under `per_strategy` for the strategy that was chosen.
+    """Apply an experiment's `per_strategy` settings for the chosen strategy.
 
-    What it says for a method is for all variants of it; what it says for a variant, such as
-    fedfa_width, comes on top. A plugin's method inherits what is said for the methods above it.
+    Settings under a method apply to all its variants; those under a variant, such as fedfa_width,
+    come on top. A plugin's method inherits the settings for the methods above it.
     """
     known = sorted({*METHODS, *choices("strategy")})
     with open_dict(config):
         settings = config.pop("per_strategy", {})
         reject_unknown("per_strategy", settings, known)
-        variant = names.get("strategy", config.strategy.name)  # none, if the experiment chose it
+        variant = names.get("strategy", config.strategy.name)  # none if the experiment chose it
         for said in _inherited(settings, config.strategy.name):
             config.strategy.merge_with(said)
         for name in dict.fromkeys([config.strategy.name, variant]):
@@ -215,7 +215,7 @@ def _merge_per_strategy(config: DictConfig, names: Mapping[str, str]) -> None:
 
 
 def _inherited(settings: Mapping[str, Any], strategy: str) -> list[dict[str, Any]]:
-    """Return what is said for the methods above a plugin's, the highest first, as far as it goes.
+    """Return the settings for the methods above a plugin's, highest first, as far as inherited.
 
     A setting that has a default of its own is not inherited.
     """
@@ -229,23 +229,23 @@ def _inherited(settings: Mapping[str, Any], strategy: str) -> list[dict[str, Any
 
 
 def _complete_model(config: DictConfig) -> None:
-    """Give the model all keys that it has, whether its file names them or not."""
+    """Give the model all its keys, including those that its file does not name."""
     from models import family
 
     settings = {field.name: field.default for field in fields(ModelConfig) if field.name != EXTRA}
-    known = settings | dict.fromkeys(family(config.model.name).options)  # null: its own default
+    known = settings | dict.fromkeys(family(config.model.name).options)  # null: the family's own
     with open_dict(config.model):
         for name, default in known.items():
             config.model.setdefault(name, default)
 
 
 def _complete_strategy(config: DictConfig) -> None:
-    """Give the strategy all keys that its method has, whether its file names them or not."""
+    """Give the strategy all keys of its method, including those that its file does not name."""
     try:
         settings = method(str(config.strategy.name)).Settings
     except ValueError:
-        return  # which is told of when the configuration is built
+        return  # building the configuration reports the unknown name
     with open_dict(config.strategy):
         for field in fields(settings):
-            if field.default is not MISSING:  # what has settings of its own is in its file
+            if field.default is not MISSING:  # a field without default stands in the method's file
                 config.strategy.setdefault(field.name, field.default)

@@ -44,7 +44,7 @@ Engine = Literal["ray", "local"]
 
 @dataclass(frozen=True)
 class TrackerConfig:
-    """Where a run's numbers go besides its own directory; a tracker has some of these settings."""
+    """Settings of a tracker, which gets a run's numbers too; each tracker has some of them."""
 
     name: Literal["none", "wandb", "mlflow"] = "none"
     project: str = "nestfl"
@@ -52,7 +52,7 @@ class TrackerConfig:
     uri: str | None = None
 
     def check_installed(self) -> None:
-        """Raise `ValueError` if the package that it takes is not here."""
+        """Raise `ValueError` if the tracker's package is not installed."""
         if self.name != "none" and find_spec(self.name) is None:
             raise ValueError(
                 f"tracker={self.name} takes the package {self.name}, which is not installed: "
@@ -62,17 +62,17 @@ class TrackerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Federation):
-    """All that a run depends on: the federation, the method's settings, and where it is kept."""
+    """All settings of a run: the federation, the method's settings, and the place of its record."""
 
     strategy: MethodSettings
     output: str
     name: str | None
     resume: str | None
     report: bool = True
-    """Whether the run ends with a report: a page to look at."""
+    """Write an HTML report at the end of the run; default: true."""
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     engine: Engine = "ray"
-    """What `nestfl run` runs the app on: the weights are the same."""
+    """Engine of `nestfl run`: Ray, or one process (local). Both give the same weights."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,30 +85,30 @@ class Config(Federation):
 
     @property
     def label(self) -> str:
-        """What was chosen, in short."""
+        """A short label of the run's choices: method, network and data set."""
         return f"{self.strategy.name}-{self.model.name}-{self.dataset.name}"
 
 
 class Composed(NamedTuple):
-    """A configuration, and what was changed for it that nobody had asked for."""
+    """A configuration, and notes on values that were changed without being asked for."""
 
     config: Config
     notes: tuple[str, ...] = ()
 
 
 def compose(overrides: str | Iterable[str] = "") -> Config:
-    """Return the configuration that overrides make, or raise `ConfigError` for the wrong one."""
+    """Return the configuration of these overrides; raise `ConfigError` if it is invalid."""
     return compose_and_tell(overrides).config
 
 
 def compose_and_tell(overrides: str | Iterable[str] = "") -> Composed:
-    """Return the configuration that overrides make, and notes for the user."""
+    """Return the configuration of these overrides, and notes for the user."""
     base, given = _overridden(overrides)
     try:
         config = _built(base, given)
     except ConfigError:
         if given is None:
-            load(run_directory(Path(str(base.resume))) / CONFIG_FILE)  # names it, if that is wrong
+            load(run_directory(Path(str(base.resume))) / CONFIG_FILE)  # names a file that is wrong
         raise
     try:
         config.tracker.check_installed()
@@ -122,9 +122,9 @@ def compose_and_tell(overrides: str | Iterable[str] = "") -> Composed:
 
 
 def compose_dataset(overrides: str | Iterable[str] = "", look: bool = True) -> DatasetSpec:
-    """Return the data set of the configuration that overrides make, whatever trains on it.
+    """Return the data set in the configuration of these overrides.
 
-    Without a look at data of one's own, what only its files tell is left open.
+    With `look=False` the facts that only the user's own files tell are left out.
     """
     base, given = _overridden(overrides)
     values = _completed(base, given if look else None)
@@ -132,7 +132,7 @@ def compose_dataset(overrides: str | Iterable[str] = "", look: bool = True) -> D
 
 
 def _overridden(overrides: str | Iterable[str]) -> tuple[DictConfig, Collection[str] | None]:
-    """Return what the overrides make of conf/ or a saved run, and of a new run their keys."""
+    """Return conf/ or the saved run with the overrides applied; for a new run also their keys."""
     parsed = [parse(text) for text in split(overrides)]
     chosen = [override for override in parsed if override.key in groups()]
     changed = [override for override in parsed if override.key not in groups()]
@@ -149,28 +149,28 @@ def _overridden(overrides: str | Iterable[str]) -> tuple[DictConfig, Collection[
 
 
 def _built(base: DictConfig, given: Collection[str] | None) -> Config:
-    """Return the checked configuration; a wrong value is told under the key it was taken from."""
+    """Return the checked configuration; an error names the key that the value was copied from."""
     try:
         return _checked_config(_completed(base, given))
     except ConfigError as error:
         for copy, source in copies(base).items():
             part, _, name = copy.rpartition(".")
-            told = f"{part}: {name} is "  # as a part's own checks begin
+            told = f"{part}: {name} is "  # the start of a part's own error
             if str(error).startswith(told):
                 raise ConfigError(f"{source} is {str(error).removeprefix(told)}") from error
         raise
 
 
 def _completed(base: DictConfig, given: Collection[str] | None) -> Mapping[str, Any]:
-    """Return plain values; a new run looks at data of one's own, and others have done so."""
+    """Return plain values; only a new run looks at the user's own data again."""
     values = _resolved(base)
     return values if given is None else _with_enough_clients(with_own_data(values, given), given)
 
 
 def with_own_data(values: Mapping[str, Any], given: Collection[str]) -> Mapping[str, Any]:
-    """Return the values with the facts of the run's own data, and the clients that it has.
+    """Return the values with the facts of the run's own data and its number of clients.
 
-    The keys that were `given` by whoever starts the run are not changed.
+    The keys that the user has `given` are not changed.
     """
     if values["dataset"].get("name") not in OWN_DATA:
         return values
@@ -189,7 +189,7 @@ def with_own_data(values: Mapping[str, Any], given: Collection[str]) -> Mapping[
 
 
 def _clients(spec: DatasetSpec, given: Collection[str], values: Mapping[str, Any]) -> int:
-    """Return the number of clients: that of the data, unless one was given or nodes were named."""
+    """Return the number of clients: the data's, unless the user gave one or named nodes."""
     if not spec.is_natural:
         return spec.clients
     from data.own_source import own_owners
@@ -203,7 +203,7 @@ def _clients(spec: DatasetSpec, given: Collection[str], values: Mapping[str, Any
 
 
 def _with_enough_clients(values: Mapping[str, Any], given: Collection[str]) -> Mapping[str, Any]:
-    """Return the values with no more clients in a round than the fleet has, unless it was asked."""
+    """Lower clients_per_round to the fleet's clients, unless it was given."""
     asked, there = values["clients_per_round"], values["fleet"].get("clients")
     known = isinstance(asked, int) and isinstance(there, int) and 1 <= there < asked
     if not known or "clients_per_round" in given:
@@ -212,7 +212,7 @@ def _with_enough_clients(values: Mapping[str, Any], given: Collection[str]) -> M
 
 
 def _checked_config(values: Mapping[str, Any]) -> Config:
-    """Return the configuration of plain values; the strategy's are its method's own settings."""
+    """Return the configuration of plain values; its strategy has its method's own settings."""
     fleet = build(FleetConfig, values["fleet"], "fleet")  # first: strategies copy its budgets
     chosen = _strategy(values)
     model = chosen.complete(build(ModelConfig, values["model"], "model"))
@@ -235,7 +235,7 @@ def _dataset(values: Mapping[str, Any], strategy: MethodSettings) -> DatasetSpec
 
 
 def _with_the_tokenizer_of_its_weights(config: Config) -> Config:
-    """Let a new run's texts become the tokens that its pre-trained weights know."""
+    """Give a new run's texts the tokenizer of its pre-trained weights."""
     weights, data = config.model.weights, config.dataset
     if weights is None or data.holds != "tokens" or data.tokenizer is not None:
         return config
@@ -253,10 +253,10 @@ def plain(config: Config) -> dict[str, Any]:
 
 
 def dump(config: Config) -> str:
-    """Return the configuration as YAML, which `load` reads back equal.
+    """Return the configuration as YAML; `load` of it returns an equal one.
 
-    What is not ASCII is escaped, unlike by `OmegaConf.to_yaml`: YAML takes some of it for the end
-    of a line.
+    Other characters than ASCII are escaped, unlike by `OmegaConf.to_yaml`: YAML takes some of them
+    for the end of a line.
     """
     dumper = get_omega_conf_dumper()  # quotes texts that look like numbers
     text: str = yaml.dump(plain(config), Dumper=dumper, allow_unicode=False, sort_keys=False)
@@ -264,7 +264,7 @@ def dump(config: Config) -> str:
 
 
 def load(file: Path) -> Config:
-    """Return the configuration that a run was started with, its plugins being loaded."""
+    """Return the configuration that a run was started with; its plugins are loaded."""
     saved = read(file)
     try:
         return _checked_config(_resolved(saved))

@@ -28,24 +28,24 @@ from server_app.config.typed import ConfigError, choose_from, reject_unknown
 
 PATHS = ("dataset.path", "strategy.unlabelled.path", "resume", "model.weights", "output",
          "dataset.tokenizer")  # fmt: skip
-"""Keys of paths: an empty one would be the working directory."""
+"""Keys of paths. An empty path is refused, because it would be the working directory."""
 APP = Path(__file__).resolve().parents[2]
-"""The app as it runs; in a simulation that is where Flower has unpacked it."""
+"""The folder of the running app; in a simulation Flower has unpacked it there."""
 NEUTRAL = "nestfl-results"
-"""In the user's home, for runs whose checkout is not known."""
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+"""Folder in the user's home for runs whose checkout is not known."""
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 
 @dataclass(frozen=True)
 class Override:
-    """What one override changes: a group or a key, and its new value."""
+    """The change of one override: a group or a key, and its new value."""
 
     key: str
     value: Any
 
 
 def split(overrides: str | Iterable[str]) -> list[str]:
-    """Return overrides one by one; a single text is taken apart as a shell does."""
+    """Return overrides one by one; a single text is split like a shell does."""
     if not isinstance(overrides, str):
         return list(overrides)
     try:
@@ -55,7 +55,7 @@ def split(overrides: str | Iterable[str]) -> list[str]:
 
 
 def parse(text: str) -> Override:
-    """Return an override of a group's choices, or of a key that is yet to be found."""
+    """Return an override of a group's choice, or of a key that is looked up later."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"{text!r} is no override: expected key=value, without spaces")
@@ -75,7 +75,7 @@ def _checked_choice(group: str, name: str) -> str:
 
 
 def _parse_value(key: str, text: str) -> Any:
-    """Hydra's reading of a value; a text that its grammar has no place for is a plain text."""
+    """Return a value as Hydra reads it; text that its grammar refuses stays plain text."""
     try:
         override = OverridesParser.create().parse_override(f"value={text}")
         if not override.is_sweep_override():
@@ -87,7 +87,7 @@ def _parse_value(key: str, text: str) -> Any:
 
 
 def with_absolute_paths(folder: Path, overrides: str | Iterable[str]) -> list[str]:
-    """Return the overrides with paths that do not depend on the working directory any more."""
+    """Return the overrides with absolute paths; relative ones start at `folder`."""
     return [_with_absolute_path(folder, text) for text in split(overrides)]
 
 
@@ -99,7 +99,7 @@ def _with_absolute_path(folder: Path, override: str) -> str:
         return f"{key}={folder / with_home(value)}"
     if key in ("model.weights", "dataset.tokenizer"):
         path = folder / with_home(value)
-        return f"{key}={path}" if path.exists() else override  # it may be another name
+        return f"{key}={path}" if path.exists() else override  # otherwise it may be a name
     return override
 
 
@@ -121,13 +121,13 @@ def check_key(config: DictConfig, key: str) -> None:
 
 
 def _elsewhere(config: DictConfig, group: list[str]) -> dict[str, str]:
-    """Return the keys that may be meant: any, if the group was left out, or those without one."""
+    """Return the full keys that may be meant, by last name; in a group only top-level keys."""
     keys = keys_by_name(config)
     return {name: key for name, key in keys.items() if not group or "." not in key}
 
 
 def set_value(config: DictConfig, override: Override) -> None:
-    """Change the configuration as an override says."""
+    """Apply an override to the configuration."""
     try:
         OmegaConf.update(config, override.key, override.value)
     except OmegaConfBaseException as error:
@@ -135,7 +135,7 @@ def set_value(config: DictConfig, override: Override) -> None:
 
 
 def start_of_paths(started_in: Path, app: Path = APP) -> Path:
-    """Return the directory that the SuperLink was started in, or else a neutral one, and warn."""
+    """Return the SuperLink's working directory, or a neutral folder with a warning."""
     if _sources(app) == _sources(started_in, like=app):
         return started_in
     neutral = Path.home() / NEUTRAL
@@ -150,7 +150,7 @@ def start_of_paths(started_in: Path, app: Path = APP) -> Path:
 
 
 def _sources(folder: Path, like: Path | None = None) -> dict[Path, bytes]:
-    """Return the files that Flower would send of a folder, by the patterns of `like`."""
+    """Return the files of a folder that Flower would send, by the patterns of `like`."""
     settings = tomllib.loads(((like or folder) / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = settings["tool"]["flwr"]["app"]["fab-include"]
     files = {file for pattern in patterns for file in folder.glob(pattern)}

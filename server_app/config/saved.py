@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.yaml"
 A_RUNS_OWN = ("output", "name", "resume", "engine", "run_id", "report", "tracker")
-"""Settings on which no result depends."""
+"""Settings that change no result."""
 NEEDED = ("model", "dataset", "fleet", "strategy")
-"""Parts that every run has; for others that an older version lacks, defaults stand in."""
+"""Parts that every run has; other parts that an older version lacks get their defaults."""
 ADDED: Mapping[str, Any] = {
     "engine": "ray",
     "checkpoint": {"best": True},
@@ -28,7 +28,7 @@ OLD_OBJECTIVES = {
     "heterofl": ("masked-cross-entropy", "cross-entropy"),
     "scalefl": ("self-distillation",),
 }
-"""Of runs that named what their clients minimise: what their methods still do."""
+"""Client objectives that each method still has, by the names in older runs' files."""
 
 Named = dict[str, Any]
 
@@ -49,7 +49,7 @@ class Saved(TypedDict, total=False):
 
 
 def run_directory(path: Path) -> Path:
-    """Return the directory of the run that a checkpoint, their folder or the directory is of."""
+    """Return the run directory that a checkpoint, its folder or the directory itself belongs to."""
     for folder in (path, *path.resolve().parents[:2]):
         if (folder / CONFIG_FILE).is_file():
             return folder
@@ -73,7 +73,7 @@ def read(file: Path) -> DictConfig:
 
 
 def read_settings(file: Path) -> Mapping[str, Any]:
-    """Return what a file says, by name; some parts may not be there."""
+    """Return a file's settings by name; some parts may be missing."""
     try:
         values: Mapping[str, Any] = read_yaml(file, Saved)
     except DocumentError as error:
@@ -114,12 +114,12 @@ def _respelled_strategy(values: Mapping[str, Any]) -> dict[str, Any]:
         if name != "scalefl":
             strategy.pop("window", None)
     if name == "heterofl":
-        strategy.setdefault("own_classes", False)  # it was not a choice yet
+        strategy.setdefault("own_classes", False)  # older runs had no choice
     return strategy
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values under their whole keys."""
+    """Return nested values under their full keys."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -130,5 +130,5 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def that_matter(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of whole keys without those on which no result depends."""
+    """Return the values of full keys, without the settings that change no result."""
     return {key: value for key, value in values.items() if key.split(".")[0] not in A_RUNS_OWN}

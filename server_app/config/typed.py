@@ -1,4 +1,4 @@
-"""Frozen dataclasses from plain values, with errors that name the key."""
+"""Builds frozen dataclasses from plain values, with errors that name the key."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from data.ranges import ANY_NUMBER, ANY_WHOLE, Range, brief, ranges_of
 
 Settings = TypeVar("Settings")
 EXTRA = "options"
-"""The field, if a dataclass has it, that takes the keys which are no fields."""
+"""The field of a dataclass, if it has one, that takes the keys that are no fields."""
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be run, in one sentence that names the key."""
+    """A configuration that cannot be run; one sentence that names the key."""
 
 
 def build(cls: type[Settings], values: Mapping[str, Any], path: str = "") -> Settings:
@@ -43,7 +43,7 @@ def build(cls: type[Settings], values: Mapping[str, Any], path: str = "") -> Set
 
 
 def _check_ranges(name: str, value: Any, ranges: Sequence[Range]) -> None:
-    """Raise `ValueError` for a number, also one of several, that its field's range does not have"""
+    """Raise `ValueError` for a number outside its field's range; of several numbers for any."""
     if isinstance(value, tuple):
         for each in value:
             _check_ranges(name, each, ranges)
@@ -58,9 +58,9 @@ def reject_unknown(
     known: Sequence[str],
     elsewhere: Mapping[str, str] = {},
 ) -> None:
-    """Raise for the first key that is not known, with those that are.
+    """Raise for the first unknown key; the error lists the known ones.
 
-    Keys of the same name in other places are `elsewhere`, whole.
+    `elsewhere` has the full keys of the same name in other places.
     """
     for name in given:
         if name not in known:
@@ -70,7 +70,7 @@ def reject_unknown(
 
 
 def choose_from(given: object, choices: Sequence[str], meant: str | None = None) -> str:
-    """Return the choices, and what was meant: as told, or the one most like what was given."""
+    """Return the choices for an error, with the intended one: `meant`, or the most similar."""
     meant = meant or next(iter(get_close_matches(str(given), choices, n=1)), None)
     listed = f"hoose from {', '.join(choices)}"
     return f"did you mean {meant}? C{listed}" if meant else f"c{listed}"
@@ -114,7 +114,7 @@ def _checked(hint: Any, value: Any, path: str, limits: Range | None = None) -> A
 
 
 def _check_numbers(value: Any, path: str) -> None:
-    """Raise for absurd numbers in a value of no certain type, such as the options of a network."""
+    """Raise for extreme numbers in a value without a fixed type, such as a network's options."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             _check_numbers(each, f"{path.removesuffix(f'.{EXTRA}')}.{name}")

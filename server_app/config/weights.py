@@ -1,4 +1,4 @@
-"""Pre-trained weights from files or from torchvision, and the tokenizer that belongs to them."""
+"""Loads pre-trained weights from files or torchvision, and finds their tokenizer."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from protocol.printable import printable
 from server_app.config.typed import ConfigError, choose_from
 
 IN_A_FOLDER = ("model.safetensors", "pytorch_model.bin")
-"""What Hugging Face calls the weights in a model's folder."""
+"""Names of weight files in a Hugging Face model's folder."""
 TORCHVISION = "torchvision:"
 SHOWN = 160
-"""Letters of an error of torch that a message repeats: the rest is advice for programmers."""
+"""Characters of a torch error that a message repeats; the rest is advice for programmers."""
 
 
 def read_weights(place: str) -> State:
-    """Return the tensors of a .safetensors or a torch file, or of the folder that holds one.
+    """Return the tensors of a .safetensors or torch file, or of a folder that holds one.
 
-    `torchvision:ResNet18_Weights.IMAGENET1K_V1` and the like are files that torchvision knows.
+    `torchvision:ResNet18_Weights.IMAGENET1K_V1` and similar names load torchvision's files.
     """
     if place.startswith(TORCHVISION):
         return _published(place.removeprefix(TORCHVISION))
@@ -45,7 +45,7 @@ def read_weights(place: str) -> State:
         return load_file(path) if path.suffix == ".safetensors" else _torch_file(path)
     except IrregularFileError as error:
         raise ConfigError(f"model.weights: {error}") from error
-    except Exception as error:  # torch's unpickler raises any, by what it takes bytes for
+    except Exception as error:  # torch's unpickler raises any error, depending on the bytes
         raise ConfigError(
             f"model.weights: {path} cannot be read ({_told(error)}): expected a .safetensors file, "
             "or tensors by name as torch.save writes a state_dict"
@@ -53,7 +53,7 @@ def read_weights(place: str) -> State:
 
 
 def tokenizer_of(place: str) -> str:
-    """Return the folder of these weights, which must hold their tokenizer."""
+    """Return the folder of these weights; raise if it holds no tokenizer."""
     if place.startswith(HUB):
         return place
     path = _path(place)
@@ -81,7 +81,7 @@ def _path(place: str) -> Path:
 
 
 def _published(name: str) -> State:
-    """Return the tensors of weights that torchvision knows; it downloads them the first time."""
+    """Return the tensors of torchvision's weights; they are downloaded the first time."""
     if find_spec("torchvision") is None:
         raise ConfigError(
             f"model.weights={TORCHVISION}{name} takes the package torchvision, which is not "
@@ -115,7 +115,7 @@ def _told(error: Exception) -> str:
 
 
 def _like(name: str) -> list[str]:
-    """Return the names of torchvision's weights for images that are most like this one."""
+    """Return the names of torchvision's image weights that are most similar to this one."""
     from torchvision import models
 
     names = [
@@ -125,7 +125,7 @@ def _like(name: str) -> list[str]:
 
 
 def _torch_file(path: Path) -> State:
-    """Return the tensors of a file of `torch.save`, also of a training state with them in it."""
+    """Return the tensors in a file of `torch.save`, also inside a training state."""
     content: Any = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]

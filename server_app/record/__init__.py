@@ -1,1 +1,1 @@
-"""The record that a run leaves: its directory with config, metrics, checkpoints and summary."""
+"""Writes the record of a run: a directory with config, metrics, checkpoints and summary."""

@@ -31,26 +31,26 @@ from server_app.record import checkpoint
 from training.perplexity import perplexity_of
 
 FOLDER = "checkpoints"
-"""The folder in a run directory that holds them."""
+"""The folder of a run directory that holds the checkpoints."""
 NEWEST, BEST = "round-*.safetensors", "best.safetensors"
 """The files there: of the newest rounds, and of the one with the best score."""
 METADATA_KEY, CHECKSUM_KEY = "nestfl", "checksum"
 FORMAT = 2
 WITHOUT_CHECKSUM = 1
-"""The format of checkpoints that were written before there were checksums."""
+"""Format number of checkpoints from before there were checksums."""
 SCORE = "validation"
 """The metric that rounds are compared by: the accuracy, or a language model's perplexity."""
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 
 class State(TypedDict, total=False):
-    """What a checkpoint holds besides tensors."""
+    """The part of a checkpoint besides tensors."""
 
     metrics: RoundMetrics  # of its round
 
 
 class Header(TypedDict):
-    """What a checkpoint's metadata say."""
+    """The metadata of a checkpoint's file."""
 
     format: int
     round: int
@@ -58,12 +58,12 @@ class Header(TypedDict):
 
 
 class CheckpointError(ValueError):
-    """A file that is no whole checkpoint, or a place without one."""
+    """A file that is no complete checkpoint, or a place without one."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state that a run goes on from after round number `round`."""
+    """The state with which a run continues after round `round`."""
 
     path: Path
     round: int
@@ -81,7 +81,7 @@ def save(
     """Write a checkpoint, then remove all but the newest `keep`.
 
     `state` must be JSON's own types: texts as keys, lists and no tuples. Checkpoints of later
-    rounds are of a run that was resumed from an earlier one, and go too.
+    rounds come from a run that was resumed from an earlier one; they are removed, too.
     """
     file = write(directory / f"round-{round:06d}.safetensors", round, tensors, state)
     kept = [path for path in _newest_first(directory) if path.name <= file.name][:keep]
@@ -93,7 +93,7 @@ def save(
 
 
 def write(file: Path, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
-    """Write a checkpoint to a file, which is the one before or the new one at any moment."""
+    """Write a checkpoint to a file; at any moment the file is the old or the new one."""
     from safetensors.torch import save_file
 
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def write(file: Path, round: int, tensors: Mapping[str, Tensor], state: Mapping[
 
 
 def load(path: Path) -> Checkpoint:
-    """Load the checkpoint in a file, or the newest whole one of a run directory."""
+    """Load the checkpoint in a file, or the newest undamaged one of a run directory."""
     if not path.is_dir():
         return _load_file(path)
     directory = path / FOLDER if (path / FOLDER).is_dir() else path
@@ -132,22 +132,22 @@ def load_best(run: Path) -> Checkpoint:
 
 
 def worth_of(metrics: Mapping[str, Any]) -> float | None:
-    """Return what a round is worth, the higher the better; None where clients did not validate."""
+    """Return a round's score, higher is better; None if clients did not validate."""
     accuracy: float | None = metrics.get(SCORE)
     if perplexity_of(SCORE) not in metrics:
         return accuracy
     value: float | None = metrics[perplexity_of(SCORE)]
-    return -math.inf if value is None else -value  # null: it was infinite
+    return -math.inf if value is None else -value  # null stands for an infinite perplexity
 
 
 class BestCheckpoint:
-    """Keeps the checkpoint with the highest score; of equal ones the earliest."""
+    """Keeps the checkpoint with the highest score; among equal scores the earliest."""
 
     def __init__(self, directory: Path) -> None:
-        """Keep it in the folder of a run's checkpoints."""
+        """Prepare to keep the best checkpoint in `directory`, the folder of a run's checkpoints."""
         self.file = directory / BEST
         self.metrics: Mapping[str, Any] | None = None
-        """Of the round that is kept; None if there is none yet."""
+        """Metrics of the kept round; None before the first one."""
         self._warned = False
 
     def consider(
@@ -164,9 +164,10 @@ class BestCheckpoint:
             self.metrics = metrics
 
     def go_on(self, start: Checkpoint) -> None:
-        """Take up what an earlier start has kept; rounds after `start` are yet to come, and go.
+        """Continue with an earlier start's best checkpoint; delete one of a round after `start`.
 
-        The round of `start` counts as well: its run may have been killed before it was kept here.
+        The round of `start` is considered again: its run may have been killed before it was kept
+        here.
         """
         if self.file.exists():
             try:
@@ -182,7 +183,7 @@ class BestCheckpoint:
             self.consider(found, lambda: start.tensors)
 
     def say_what_counts(self, held: AbstractSet[int], validated: AbstractSet[int]) -> None:
-        """Say by which levels rounds are compared, where some level has no validation examples."""
+        """Warn if some level has no validation examples; rounds are compared by the others."""
         unknown = ", ".join(map(str, sorted(held - validated)))
         if not validated:
             log.warning(
@@ -248,7 +249,7 @@ def _newest_first(directory: Path) -> list[Path]:
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors as safetensors wants them: on the CPU, contiguous, none sharing memory."""
+    """Return tensors in the form that safetensors takes: CPU, contiguous, no shared memory."""
     seen: set[int] = set()
     result = {}
     for name, tensor in tensors.items():

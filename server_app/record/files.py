@@ -31,7 +31,7 @@ from server_app.config.saved import CONFIG_FILE
 from server_app.config.typed import ConfigError
 
 COMPARISON_FILE = "comparison.json"
-"""What tells the folder of a comparison, which holds runs, from a run's own."""
+"""Marks a folder as a comparison, which holds runs, and not as a run."""
 CONFUSION_FILE = "confusion.json"
 FLEET_FILE = "fleet.json"
 LOG_FILE = "flower.log"
@@ -40,7 +40,7 @@ PROGRESS_FILE = "progress.jsonl"
 REPORT_FILE = "report.html"
 SUMMARY_FILE = "summary.json"
 MEMORY_FOLDER = "memory"
-"""Where the clients of a run that `nestfl run` started keep what they remember."""
+"""Folder for the memory of the clients of a run that `nestfl run` started."""
 UNFINISHED = ".unfinished"
 RECORD_LOCK, LAUNCHER_LOCK = ".record.lock", ".launcher.lock"
 """Locks of the process that writes the record (the server), and of a `nestfl run` around it."""
@@ -48,25 +48,25 @@ BEFORE_THE_FIRST_ROUND = {
     *(CONFIG_FILE, FLEET_FILE, LOG_FILE, PROGRESS_FILE, MEMORY_FOLDER, PLUGINS_FOLDER),
     *(RECORD_LOCK, LAUNCHER_LOCK, "wandb"),
 }
-"""All that there is of a run that came to nothing."""
+"""Files of a run that ended before its first round."""
 PATIENCE = 10.0
 """Seconds that a killed run's processes may take to end."""
 GLANCE = 0.1
 """Seconds that a look at a lock (`in_use`) may keep others from taking it."""
 SERVER_APP, PARENT = "flwr-serverapp", "--parent-pid"
-"""The program that Flower starts for a ServerApp, and how it is told whom it must not outlive."""
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+"""The program that Flower starts for a ServerApp, and its option for the parent's process id."""
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 
 def new_names(label: str) -> Iterator[str]:
-    """Yield names for a new run's directory, of the time and a label; the first free one serves."""
+    """Yield names for a new run's directory: time and label, then with a number."""
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{label}"
     yield stem
     yield from (f"{stem}-{number}" for number in count(2))
 
 
 def new_directory(output: Path, name: str | None, label: str) -> Path:
-    """Make a new run's directory below `output`, of its name, or else of the time and the label."""
+    """Make a new run's directory below `output`, called `name`, or after the time and the label."""
     if name is not None:
         return claim(output / name)
     for free in new_names(label):
@@ -77,14 +77,14 @@ def new_directory(output: Path, name: str | None, label: str) -> Path:
 
 
 def claim(directory: Path) -> Path:
-    """Make a new run's directory, or take one whose run has not come to its first round."""
+    """Make a new run's directory, or take one whose run ended before its first round."""
     require_free(directory)
     make_directory(directory, exist_ok=True)
     return directory
 
 
 def require_free(directory: Path) -> None:
-    """Raise where something is that a new run would be mixed with."""
+    """Raise if a directory holds files that a new run would be mixed with."""
     there = [file.name for file in directory.iterdir()] if directory.is_dir() else []
     if directory.is_file() or not BEFORE_THE_FIRST_ROUND.issuperset(there):
         resumable = any(directory.glob("checkpoints/round-*.safetensors"))
@@ -94,7 +94,7 @@ def require_free(directory: Path) -> None:
 
 
 def make_directory(directory: Path, exist_ok: bool = False) -> None:
-    """Make a directory and those above it; where this user may not, say so."""
+    """Make a directory and its parents; raise `ConfigError` if this user has no permission."""
     try:
         directory.mkdir(parents=True, exist_ok=exist_ok)
     except FileExistsError:
@@ -108,11 +108,11 @@ def make_directory(directory: Path, exist_ok: bool = False) -> None:
 
 @contextmanager
 def written_atomically(file: Path) -> Iterator[Path]:
-    """Yield a path beside `file`; what is written there takes the place of `file` at the end."""
+    """Yield a path beside `file`; the file written there replaces `file` at the end."""
     unfinished = file.with_name(f".{file.name}{UNFINISHED}")
     try:
         yield unfinished
-        _sync(unfinished)  # before the name: a name without its bytes would outlive a power cut
+        _sync(unfinished)  # bytes before the name: else a power cut could leave an empty file
         os.replace(unfinished, file)
         _sync(file.parent)
     finally:
@@ -120,15 +120,15 @@ def written_atomically(file: Path) -> Iterator[Path]:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a file whole, or not at all: a kill leaves the one that was there."""
+    """Write a complete file; a kill leaves the old one."""
     with written_atomically(file) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 
 def lines_backwards(file: Path) -> Iterator[bytes]:
-    """Yield the whole lines of a file, the last one first, without reading all of it.
+    """Yield the complete lines of a file, last one first, without reading the whole file.
 
-    One that a kill cut short is left out.
+    A last line that a kill cut short is left out.
     """
     with open_regular(file) as opened:
         if not os.fstat(opened.fileno()).st_size:
@@ -146,7 +146,7 @@ def _backwards(opened: BufferedReader) -> Iterator[bytes]:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Clear away what killed processes left."""
+    """Remove the unfinished files of killed processes."""
     for file in directory.glob(f".*{UNFINISHED}"):
         file.unlink(missing_ok=True)
 
@@ -160,12 +160,12 @@ def _sync(path: Path) -> None:
 
 
 class Lock:
-    """Holds a lock file from its making until it is closed, or its process ends."""
+    """Holds a lock file from its creation until it is closed or its process ends."""
 
     def __init__(self, file: Path, patience: float = 0.0) -> None:
-        """Take the lock, or raise a `ConfigError` that says who has it, or why it cannot be.
+        """Take the lock; raise `ConfigError` with its holder, or the reason why it cannot be taken.
 
-        A process that still has it after `patience` seconds is ended if it is an orphan.
+        A holder that still has the lock after `patience` seconds is ended if it is an orphan.
         """
         try:
             self._file = file.open("a+")
@@ -212,7 +212,7 @@ class Lock:
 
     @property
     def is_there(self) -> bool:
-        """Whether the lock's file is still in its place: not deleted, moved or replaced."""
+        """True while the lock's file is in its place: not deleted, moved or replaced."""
         try:
             there = os.stat(self._file.name)
         except OSError:
@@ -220,7 +220,7 @@ class Lock:
         return os.path.samestat(there, os.fstat(self._file.fileno()))
 
     def _holder(self) -> tuple[str, int | None]:
-        """Return who has the lock; and its number, if it is a process of this machine."""
+        """Return the lock's holder, and its process id if it runs on this machine."""
         self._file.seek(0)
         holder = self._file.read() or "another process"
         found = re.fullmatch(r"process (\d+) on (.+)", holder)
@@ -234,7 +234,7 @@ class Lock:
             return False
         try:
             os.kill(number, signal.SIGKILL)
-        except OSError:  # it has just ended
+        except OSError:  # it has ended in the meantime
             return True
         log.warning(
             "process %d was ended: it is a ServerApp whose SuperLink is gone, and it hung in %s",
@@ -244,7 +244,7 @@ class Lock:
         return True
 
     def close(self) -> None:
-        """Let others have the directory."""
+        """Release the lock, so that others may use the directory."""
         self._file.close()
 
 
@@ -255,15 +255,15 @@ def in_use(file: Path) -> bool:
             fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # there is none, or it cannot be told
+    except OSError:  # no file, or not readable
         return False
     return False
 
 
 def _is_orphan(number: int, file: os.stat_result) -> bool:
-    """Return whether a process is a ServerApp of this user's without its parent, and has a file.
+    """Return whether a process is this user's ServerApp without its parent, and has a file open.
 
-    Where that cannot be told (there is no /proc, or another user's process) it is none.
+    It is False if that cannot be known (no /proc, or another user's process).
     """
     process = Path(f"/proc/{number}")
     try:

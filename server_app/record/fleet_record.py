@@ -1,6 +1,6 @@
-"""What a run is made of, in fleet.json: its levels, its clients, and who holds which part.
+"""Writes fleet.json: a run's levels and clients, and the parts of the network that each holds.
 
-It is written when the run starts, and again when clients join; all that rounds add to it is in
+It is written when the run starts, and again when clients join. The rounds' own facts are in
 metrics.jsonl.
 """
 
@@ -35,7 +35,7 @@ Share = Annotated[float, FINITE]
 
 
 class LevelFacts(TypedDict):
-    """A level: its part of the network, and what that costs."""
+    """A level: its part of the network and its costs."""
 
     number: int
     depth: int  # the unit that its own answer follows
@@ -45,74 +45,74 @@ class LevelFacts(TypedDict):
     parameters: int
     macs: int  # multiply-accumulates of a forward pass of one example, to its own answer
     exit_macs: dict[str, int]  # the same, to each exit, by its unit
-    memory: int  # bytes that training takes: weights, gradients, optimiser, a batch's activations
-    bytes: int  # of its tensors on the wire, one way
-    share: Share  # of the whole network's parameters
+    memory: int  # bytes of training: weights, gradients, optimiser, a batch's activations
+    bytes: int  # bytes of its tensors on the wire, one way
+    share: Share  # share of the whole network's parameters
 
 
 class ClientFacts(TypedDict):
-    """A client: what it holds, what it has and what it affords."""
+    """A client: its level, its data and its budget."""
 
     level: int
     examples: int  # for training
     budget: Annotated[
         float, FINITE
-    ]  # the share of the full model that it affords, by its own word or its tier's
+    ]  # share of the full model that it affords: its own statement, or its tier's budget
     device: str
-    validation: NotRequired[int]  # examples of its validation part; not told by older versions
+    validation: NotRequired[int]  # examples of its validation part; absent in older versions' files
     test: NotRequired[int]
-    measured: NotRequired[bool]  # where the device has measured its budget
-    name: NotRequired[str]  # where the data says who it is
-    levels: NotRequired[list[int]]  # where it may be assigned several
-    attacks: NotRequired[bool]  # where it is one of the run's attackers
+    measured: NotRequired[bool]  # true if the device has measured its budget
+    name: NotRequired[str]  # its name in the data, if the data has one
+    levels: NotRequired[list[int]]  # the levels that it may be assigned, if several
+    attacks: NotRequired[bool]  # true for one of the run's attackers
 
 
 class PartFacts(TypedDict):
-    """A part of the network, and who holds how much of it."""
+    """A part of the network, and the share of it that each level holds."""
 
     name: str  # a block or a layer, such as "stem", "layer2.1", "exit 6", "head"
     parameters: int
     held: dict[str, Share]  # by level: the share of these parameters that it holds
-    own: list[int]  # levels that train a copy of their own, which others do not share
+    own: list[int]  # levels that train a copy of their own, not shared with others
 
 
 class Start(TypedDict):
-    """When, with which command and with which code a run was started."""
+    """Time, command and code of a run's start."""
 
     started: str  # UTC, ISO 8601
-    command: str  # that repeats it; empty where it is not known
-    code: str  # a hash of the sources that server and clients have in common
+    command: str  # repeats the run; empty if it is not known
+    code: str  # hash of the sources that server and clients have in common
     versions: dict[str, str]
 
 
 class Resumption(Start):
-    """The same of a run that went on."""
+    """Time, command and code of a resumed run's start."""
 
-    after: int  # the round that it went on after
+    after: int  # the last round before it was resumed
 
 
 class Classes(TypedDict, total=False):
-    """What the data's classes are called."""
+    """The names of the data's classes."""
 
-    classes: list[str]  # their names; none of a running text, nor of a run of an older version
+    classes: list[str]  # empty for running text, and for runs of older versions
 
 
 class DataFacts(TypedDict):
-    """Data of one's own, as the run was started on it."""
+    """The user's own data at the start of the run."""
 
-    train: int  # examples, before they are dealt out
+    train: int  # examples, before they are dealt to clients
     test: int
-    content: str  # a digest of what files hold
+    content: str  # digest of the files' content
 
 
 class OwnData(TypedDict, total=False):
-    """What a resumed run has to find again."""
+    """The data that a resumed run must find unchanged."""
 
-    data: DataFacts  # none of a data set of the catalogue, nor of a run of an older version
+    data: DataFacts  # absent for a data set of the catalogue, and in older versions' files
 
 
 class FleetRecord(Start, Classes, OwnData):
-    """All that fleet.json holds."""
+    """The content of fleet.json."""
 
     levels: list[LevelFacts]
     clients: dict[str, ClientFacts]  # by number
@@ -155,9 +155,9 @@ def measured_budgets(fleet: FleetRecord) -> dict[str, float]:
 
 
 def resumed(first: FleetRecord, again: FleetRecord, after: int) -> FleetRecord:
-    """Return the record of a resumed run: the first start's, with what is new.
+    """Return the record of a resumed run: that of the first start, with new facts added.
 
-    Clients that have not come again are kept: they have trained.
+    Clients that have not come again are kept, because they have trained.
     """
     start: Resumption = {
         "started": again["started"],
@@ -167,7 +167,7 @@ def resumed(first: FleetRecord, again: FleetRecord, after: int) -> FleetRecord:
         "after": after,
     }
     clients = {**first["clients"], **again["clients"]}
-    known: FleetRecord = {**again, **first}  # an older version may have told less
+    known: FleetRecord = {**again, **first}  # an older version may have recorded less
     return {
         **known,
         "clients": {number: clients[number] for number in sorted(clients, key=int)},
@@ -176,7 +176,7 @@ def resumed(first: FleetRecord, again: FleetRecord, after: int) -> FleetRecord:
 
 
 def read_fleet(file: Path) -> FleetRecord | None:
-    """Return what fleet.json says; None where it is not there, or of an older version."""
+    """Return the content of fleet.json; None if it is missing or of an older version."""
     try:
         record: FleetRecord = read_json(file, dict)
     except FileNotFoundError:
@@ -188,7 +188,7 @@ def read_fleet(file: Path) -> FleetRecord | None:
 
 
 def write_fleet(file: Path, record: FleetRecord) -> None:
-    """Write fleet.json, whole or not at all."""
+    """Write fleet.json; a kill leaves the old file or the new one."""
     write_text(file, json.dumps(record, indent=1) + "\n")
 
 
@@ -207,7 +207,7 @@ def _start(command: str) -> Start:
 
 
 def _own_version() -> str:
-    """Return nestfl's version, also where it is no installed package but a Flower app's bundle."""
+    """Return nestfl's version, also in a Flower bundle, which is no installed package."""
     try:
         return version("nestfl")
     except PackageNotFoundError:
@@ -258,7 +258,7 @@ def _client(method: Method, client: Client) -> ClientFacts:
 
 
 def _name(data: DatasetSpec, client: Client) -> str | None:
-    """Return the name that a client has in the data, where its part is one by nature."""
+    """Return a client's name in the data, if its part is a client of the data's own."""
     part, parts = client.profile.partition, client.profile.partitions
     if not data.is_natural or part is None or parts is None:
         return None
@@ -285,10 +285,10 @@ def _parts(method: Method, sizes: Mapping[str, int]) -> list[PartFacts]:
 
 
 def part_names(tensors: Iterable[str]) -> list[str]:
-    """Return the block that each tensor is of: `layer2.1` of `layer2.1.conv1.weight`.
+    """Return the block of each tensor: `layer2.1` of `layer2.1.conv1.weight`.
 
-    What has no number in its name is the stem or the head of the blocks that it comes before or
-    after; of a network without blocks it is its layer.
+    A tensor without a number in its name belongs to the stem or the head, before or after the
+    blocks; in a network without blocks its layer counts as its block.
     """
     names, found = list(tensors), list[str]()
     blocks = [_block(name) for name in names]

@@ -37,28 +37,28 @@ Count = Annotated[int, NOT_NEGATIVE]
 
 
 class ExitMetrics(TypedDict, total=False):
-    """How well one exit answers."""
+    """The scores of one exit."""
 
     accuracy: float
     loss: float
     perplexity: float  # of a language model
 
 
-# The functional form, because `global` is a word of Python's.
+# The functional form, because `global` is a keyword of Python.
 LevelMetrics = TypedDict(
     "LevelMetrics",
     {
         "exits": dict[str, ExitMetrics],  # by the unit that the exit follows
-        "ensemble": ExitMetrics,  # of the mean of the exits' logits, where that is the answer
-        "accuracy": float,  # of the level's own answer: its last exit, or the ensemble
-        "loss": float,  # of that, too
-        "right": list[Count],  # examples of each class that it answers right, of the class_sizes
+        "ensemble": ExitMetrics,  # the mean of the exits' logits, if the method answers with it
+        "accuracy": float,  # the level's own answer: its last exit, or the ensemble
+        "loss": float,  # of the same answer
+        "right": list[Count],  # correct answers by class, out of class_sizes
         "confusion": list[list[Count]],  # by class and answer; no line has it: confusion.json has
         "local": float,  # mean over the level's clients of their own model on their own test part
         "global": float,  # the same of the full model
-        "validation": float,  # as local, on their validation parts
-        "personal": float,  # in a summary alone: as local, of what they have trained themselves
-        "perplexity": float,  # these, where it is a language model; the lower, the better
+        "validation": float,  # like local, on their validation parts
+        "personal": float,  # in a summary only: like local, of what they have just trained
+        "perplexity": float,  # of a language model; lower is better
         "local_perplexity": float,
         "global_perplexity": float,
         "validation_perplexity": float,
@@ -69,34 +69,34 @@ LevelMetrics = TypedDict(
 
 
 class ClientCounts(TypedDict, total=False):
-    """How a round's clients fared."""
+    """Numbers of a round's clients: sampled, replied, refused and failed."""
 
     sampled: int
     replied: int
     refused: dict[str, int]  # by reason
     failed: dict[str, int]  # by reason
-    problems: dict[str, str]  # by the client's number: what was wrong with its reply
-    forgot: int  # had lost what they should remember, and started afresh
+    problems: dict[str, str]  # by client number: the problem of its reply
+    forgot: int  # clients that had lost their memory and started afresh
 
 
 class Traffic(TypedDict, total=False):
-    """Bytes that crossed between server and clients."""
+    """Bytes between server and clients."""
 
     down: int  # bytes to the clients
     up: int
 
 
 class SliceCounts(Traffic, total=False):
-    """What a level's clients sent, and what their training took."""
+    """The replies of a level's clients, and the cost of their training."""
 
     replied: int
-    seconds: Seconds  # that the level's slowest client trained
-    device_seconds: Seconds  # that all its clients together trained
+    seconds: Seconds  # training time of the level's slowest client
+    device_seconds: Seconds  # training time of all its clients, added up
     macs: int  # multiply-accumulates of their training: 3 x forward x examples x epochs
 
 
 class TrainedCounts(TypedDict):
-    """What one client trained in a round."""
+    """The training of one client in a round."""
 
     level: int
     examples: int
@@ -104,47 +104,47 @@ class TrainedCounts(TypedDict):
 
 
 class PersonalTest(TypedDict, total=False):
-    """How well clients' own models do, before they are averaged."""
+    """The scores of clients' own trained slices, before they are averaged."""
 
-    accuracy: float  # of what clients have trained on their own test parts, before it is averaged
+    accuracy: float  # on the client's own test part
     loss: float
     perplexity: float  # of texts: the mean of exp(loss)
 
 
 class PersonalMetrics(PersonalTest, total=False):
-    """The same of a whole round: by level and by client, too."""
+    """Personal scores of a whole round, also by level and by client."""
 
     levels: dict[str, PersonalTest]  # by the level's number
-    scores: dict[str, float]  # by the client's number: its accuracy
+    scores: dict[str, float]  # accuracy by client number
 
 
 class StudentMetrics(TypedDict, total=False):
-    """How one level's distillation on the server went (FedDF)."""
+    """The distillation of one level on the server (FedDF)."""
 
     steps: int
-    loss_start: float  # means over its first and its last ten steps
+    loss_start: float  # means over the first and the last ten steps
     loss_end: float
-    best_step: int  # with validation examples: after which it was best, 0 at its start
-    validation: float  # its accuracy on them, then
-    diverged: bool  # it is the plain average, since distillation led to no numbers
+    best_step: int  # with validation examples: the step with the best accuracy, 0 for the start
+    validation: float  # accuracy on them at that step
+    diverged: bool  # the level keeps its plain average, since distillation gave no finite numbers
     seconds: Seconds
 
 
 class DistillationMetrics(TypedDict, total=False):
-    """How a round's distillation on the server went (FedDF)."""
+    """A round's distillation on the server (FedDF)."""
 
-    teachers: int  # replies that were asked
-    dropped: int  # of these: below chance, or without an answer that is a number
-    examples: int  # to distil with
-    seconds: Seconds  # that the server took; no client's cost
+    teachers: int  # replies that took part
+    dropped: int  # of these: below chance, or without a finite answer
+    examples: int  # unlabelled examples to distil with
+    seconds: Seconds  # on the server; no client's cost
     levels: dict[str, StudentMetrics]  # by the level's number
 
 
 class AskCounts(Traffic, total=False):
-    """How clients answered a question of the server's, such as for a test."""
+    """The answers to a question of the server's, such as a test."""
 
     asked: int
-    without: int  # clients that have no example for it and were not asked, where there are any
+    without: int  # clients that were not asked because they have no example, if any
     answered: int
     refused: dict[str, int]  # by reason
     failed: dict[str, int]  # by reason
@@ -156,25 +156,25 @@ RoundMetrics = TypedDict(
     {
         "round": Required[int],  # from 1; 0 is the start from pre-trained weights
         "seconds": Seconds,
-        "test_seconds": Seconds,  # of these: tests on the server and on the clients
+        "test_seconds": Seconds,  # part of these: tests on the server and on clients
         "clients": ClientCounts,
         "bytes": Traffic,  # of training
-        "slices": dict[str, SliceCounts],  # by the level's number: replies and bytes of its clients
-        "trained": dict[str, TrainedCounts],  # by the client's number: replies that were taken
+        "slices": dict[str, SliceCounts],  # by level number: replies and bytes of its clients
+        "trained": dict[str, TrainedCounts],  # by client number: accepted replies
         "asked": dict[str, AskCounts],  # "statistics", "local", "global", "validation"
-        "left_out": dict[str, str],  # nodes that are no clients, and why
-        "train": dict[str, float],  # "loss": the mean of the clients'
+        "left_out": dict[str, str],  # nodes that are no clients, with the reason
+        "train": dict[str, float],  # "loss": mean over the clients
         "personal": PersonalMetrics,  # means over the clients that trained, without attackers
         "distillation": DistillationMetrics,  # FedDF's, on the server
-        "levels": dict[str, LevelMetrics],  # by the level's number, from "1", the smallest
-        "worst": float,  # accuracy over the levels that clients hold
+        "levels": dict[str, LevelMetrics],  # by level number, from "1", the smallest
+        "worst": float,  # lowest accuracy of the levels that clients hold
         "mean": float,
-        "cis": float,  # of the collaborative system that the fleet is, as it serves
+        "cis": float,  # accuracy of the fleet's nodes as one collaborative system
         "settings": dict[str, float],  # the same by serving setting: percents of exits 1, 2, 3
         "local": float,  # over all clients
         "global": float,
         "scores": dict[str, dict[str, float]],  # by kind ("local", "global"...): each client's own
-        "worst_tenth": dict[str, float],  # by kind, "personal" too: the mean of its worst tenth
+        "worst_tenth": dict[str, float],  # by kind, also "personal": mean of the worst tenth
         "class_sizes": list[Count],  # examples of each class in the server's test
         "validation": float,  # mean over the levels; the best round has the highest
         "worst_perplexity": float,  # the highest of the levels
@@ -186,20 +186,20 @@ RoundMetrics = TypedDict(
     total=False,
 )
 BY_CLIENT = ("trained", "scores")
-"""What has a number for every client: too many for events."""
+"""Entries with a number for every client: too many for events."""
 BY_CLASS = ("right", "confusion")
-"""What of a level has a number for every class: too many for a summary."""
+"""Entries of a level with a number for every class: too many for a summary."""
 
 
 class Confusion(TypedDict):
-    """The matrices of one round's test, of each level."""
+    """The matrices of one round's test, by level."""
 
     round: int
-    levels: dict[str, list[list[Count]]]  # by the level's name: how often, by class and answer
+    levels: dict[str, list[list[Count]]]  # by the level's name: examples by class and answer
 
 
 def score_of(line: Mapping[str, Any], score: str) -> float | None:
-    """Return a score of a whole round: of the clients' own tests of their training the accuracy."""
+    """Return a score of a whole round; "personal" is the accuracy of the clients' own tests."""
     found = line.get(score)
     value = found.get("accuracy") if isinstance(found, Mapping) else found
     return value if isinstance(value, (int, float)) else None
@@ -216,7 +216,7 @@ def to_line(metrics: RoundMetrics) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return the value with null for what JSON has no number for: a diverged loss is no number."""
+    """Return the value with null for infinite and NaN numbers, which JSON does not have."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -225,7 +225,7 @@ def finite(value: Any) -> Any:
 
 
 def numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield all numbers but the round's and single clients', as levels/1/accuracy and the like."""
+    """Yield all numbers but the round's and single clients', named like levels/1/accuracy."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             if key not in BY_CLIENT:
@@ -235,14 +235,14 @@ def numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def confusion_of(metrics: Mapping[str, Any]) -> Confusion | None:
-    """Return the matrices of a round; None where it had no test that tells classes apart."""
+    """Return the matrices of a round; None if no test counted its classes."""
     levels: Mapping[str, Any] = metrics.get("levels", {})
     found = {name: level["confusion"] for name, level in levels.items() if "confusion" in level}
     return {"round": metrics["round"], "levels": found} if found else None
 
 
 def without_confusion(metrics: RoundMetrics) -> RoundMetrics:
-    """Return a round as its line has it."""
+    """Return a round's metrics without matrices, as its line has them."""
     levels: Mapping[str, Any] = metrics.get("levels", {})
     if not any("confusion" in level for level in levels.values()):
         return metrics
@@ -254,14 +254,14 @@ def without_confusion(metrics: RoundMetrics) -> RoundMetrics:
 
 
 def write_confusion(file: Path, found: Confusion) -> None:
-    """Write the newest matrices in the place of those before, a line for each level."""
+    """Replace the matrices in the file by the newest; one line for each level."""
     rows = (f" {json.dumps(name)}: {json.dumps(each)}" for name, each in found["levels"].items())
     levels = ",\n".join(rows)
     write_text(file, f'{{"round": {found["round"]}, "levels": {{\n{levels}\n}}}}\n')
 
 
 def read_confusion(file: Path) -> Confusion | None:
-    """Return what confusion.json says, None where there is none; `DocumentError` if damaged."""
+    """Return the content of confusion.json; None without file, `DocumentError` if damaged."""
     try:
         found: Confusion = read_json(file, Confusion)
     except FileNotFoundError:
@@ -270,7 +270,7 @@ def read_confusion(file: Path) -> Confusion | None:
 
 
 def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
-    """Tell a round's number, replies, loss, accuracies and time, as far as its record has them."""
+    """Describe a round: its number, and the recorded replies, loss, accuracies and time."""
     parts = [f"round {record.get('round')}/{rounds or '?'}"]
     if isinstance(clients := record.get("clients"), Mapping):
         parts.append(f"{clients.get('replied')}/{clients.get('sampled')} replies")
@@ -285,23 +285,23 @@ def round_line(record: Mapping[str, Any], rounds: int | None) -> str:
 
 
 def work_line(round: int, what: str, done: int, of: int, loss: float | None) -> str:
-    """Tell how far the server is with work of its own, and the loss of the round's training."""
+    """Describe the progress of the server's own work, with the round's training loss."""
     return ", ".join(filter(None, (f"round {round}", _loss(loss), f"{what}: step {done} of {of}")))
 
 
 def answers_line(round: int, what: str, done: int, of: int) -> str:
-    """Tell how many of a round's questions besides training, such as tests, are answered."""
+    """Describe the number of answered questions besides training, such as tests."""
     return f"round {round}, {what}: {done} of {of} answered"
 
 
 def loss_part(record: Mapping[str, Any]) -> str:
-    """Tell the mean of the clients' losses; nothing where none was told."""
+    """Describe the mean of the clients' losses; empty without it."""
     train = record.get("train")
     return _loss(train.get("loss")) if isinstance(train, Mapping) else ""
 
 
 def tested_loss_part(record: Mapping[str, Any]) -> str:
-    """Tell the mean loss of the levels that clients hold; nothing where they were not tested."""
+    """Describe the mean loss of the levels that clients hold; empty without a test."""
     levels = record.get("levels")
     found = levels.values() if isinstance(levels, Mapping) else ()
     held = [each for each in found if isinstance(each, Mapping) and "lack" not in each]
@@ -314,32 +314,32 @@ def _loss(loss: object) -> str:
 
 
 def personal_part(record: Mapping[str, Any]) -> str:
-    """Tell how good what clients have trained is on their own; nothing where it was not tested."""
+    """Describe the mean personal accuracy of the clients; empty without a test."""
     score = score_of(record, "personal")
     return f"personal {100 * score:.1f} %" if score is not None else ""
 
 
 def accuracies_part(accuracies: Mapping[str, float]) -> str:
-    """Tell the levels' accuracies; nothing where the round had no test."""
+    """Describe the levels' accuracies; empty without a test."""
     shown = [f"{level}: {100 * accuracy:.1f} %" for level, accuracy in accuracies.items()]
     return "accuracy of level " + ", ".join(shown) if shown else ""
 
 
 def system_part(record: Mapping[str, Any]) -> str:
-    """Tell how good the collaborative system is; nothing where the fleet is none."""
+    """Describe the accuracy of the collaborative system; empty if the fleet is none."""
     score = score_of(record, "cis")
     return f"system accuracy {100 * score:.1f} %" if score is not None else ""
 
 
 def perplexities_part(record: Mapping[str, Any]) -> str:
-    """Tell the levels' perplexities; nothing where it is no language model."""
+    """Describe the levels' perplexities; empty for networks that are no language models."""
     name = perplexity_of("accuracy")
     found = [f"{level}: {shown(value)}" for level, value in _scores_of(record, name).items()]
     return "perplexity of level " + ", ".join(found) if found else ""
 
 
 def validation_part(record: Mapping[str, Any]) -> str:
-    """Tell the score that rounds are compared by; nothing where clients did not validate."""
+    """Describe the score that rounds are compared by; empty if clients did not validate."""
     score, perplexity = record.get("validation"), record.get(perplexity_of("validation"))
     if not isinstance(score, (int, float)):
         return ""
@@ -348,9 +348,9 @@ def validation_part(record: Mapping[str, Any]) -> str:
 
 
 def accuracies_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return each level's accuracy in a round's record; none where it was not evaluated.
+    """Return each level's accuracy in a round's record; empty without a test.
 
-    A level that nobody holds is marked: "4 (untrained)".
+    A level without clients is marked: "4 (untrained)".
     """
     return _scores_of(record, "accuracy")
 
@@ -367,7 +367,7 @@ def _scores_of(record: Mapping[str, Any], score: str) -> dict[str, float]:
 
 
 def _count(fault: object) -> int:
-    """Return how many clients a fault had, also where they are counted by reason."""
+    """Return the number of clients with a fault, given as a number or by reason."""
     if isinstance(fault, Mapping):
         return sum(map(_count, fault.values()))
     return fault if isinstance(fault, int) else 0

@@ -1,6 +1,7 @@
-"""Keeps a run's record as it goes: the checkpoints first, then the round's line, then progress.
+"""Writes a run's record as it goes: the checkpoints, then the round's line, then progress.
 
-A round's end is logged, too: of a deployed run that is what one sees."""
+The end of a round is also logged, because a deployed run shows only its log.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ from strategies.observer import Observer
 from strategies.round import NestedStrategy
 
 TOLD_EVERY, LOGGED_EVERY = 0.5, 15.0
-"""Seconds between two words about the same work, to the display and to the log."""
+"""Least seconds between two reports of the same work, to the display and to the log."""
 
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 
 class Recorder(Observer):
-    """Writes what there is to keep of each round; a resumed run begins with its `start`."""
+    """Writes the record of each round; a resumed run continues after its `start`."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Recorder(Observer):
         start: checkpoint.Checkpoint | None = None,
         command: str = "",
     ) -> None:
-        """Prepare to keep a run's record; `command` is what repeats the run."""
+        """Prepare to write a run's record; `command` repeats the run."""
         self.record, self.config, self.command = record, config, command
         self.best = BestCheckpoint(record.checkpoints)
         if start is not None:
@@ -56,7 +57,7 @@ class Recorder(Observer):
         self.progress = record.directory / PROGRESS_FILE
         self._work: tuple[int, str] | None = None
         self._answered = self._told = self._logged = -math.inf
-        """When the last reply came, and when work was told of, and logged."""
+        """Times of the last reply, the last report to the display, and the last line in the log."""
 
     def started(self, coverage: Coverage, clients: Mapping[int, Client]) -> None:
         partitions = [client.profile.partitions or 0 for client in clients.values()]
@@ -86,7 +87,7 @@ class Recorder(Observer):
         self._tell(event="reply", round=round, done=done, of=of)
 
     def answered(self, round: int, what: str, done: int, of: int) -> None:
-        """Tell how many tests are answered: of the first, the last, and now and then between."""
+        """Report the number of answered tests: at the first, the last, and at times between."""
         now = self._answered = time.monotonic()
         if done in (0, of) or now - self._told >= TOLD_EVERY:
             self._told = now
@@ -98,7 +99,7 @@ class Recorder(Observer):
             log.info("%s", answers_line(round, what, done, of))
 
     def working(self, round: int, what: str, done: int, of: int) -> None:
-        """Tell of the server's own work: its beginning, its end, and now and then between."""
+        """Report the server's own work: at its start, its end, and at times between."""
         now, begins = time.monotonic(), (round, what) != self._work
         self._work = (round, what)
         if begins or done == of or now - self._told >= TOLD_EVERY:
@@ -109,7 +110,7 @@ class Recorder(Observer):
             log.info("%s", work_line(round, what, done, of, self._loss()))
 
     def finished_round(self, metrics: Mapping[str, Any]) -> None:
-        self.record.require_there()  # a checkpoint would make the folder anew
+        self.record.require_there()  # a checkpoint would create a deleted folder again
         number, every = metrics["round"], self.config.checkpoint.every
         due = number % every == 0 or number == self.config.rounds
         if self.strategy and number and due:  # round 0 is the start, which any new run has
@@ -127,7 +128,7 @@ class Recorder(Observer):
         self._tell(event="end", reason=reason, crashed=self._crashed())
 
     def _record_fleet(self, strategy: NestedStrategy) -> None:
-        """Write fleet.json; that of a resumed run keeps what its first start has written."""
+        """Write fleet.json; a resumed run keeps the facts of its first start."""
         fleet = fleet_record(strategy, self.command)
         first = read_fleet(self.record.fleet_file) if strategy.round else None
         self.fleet = resumed(first, fleet, strategy.round) if first else fleet
@@ -141,12 +142,12 @@ class Recorder(Observer):
             write_fleet(self.record.fleet_file, self.fleet)
 
     def _loss(self) -> float | None:
-        """Return the mean loss of the clients' training in the last round; None of no client."""
+        """Return the mean training loss of the last round; None without accepted replies."""
         tally = self.strategy.tally if self.strategy else None
         return tally.mean_loss if tally and tally.accepted else None
 
     def _crashed(self) -> int:
-        """Return how many clients' processes had died in the last round."""
+        """Return the number of clients whose processes died in the last round."""
         if self.strategy is None:
             return 0
         tally = self.strategy.tally

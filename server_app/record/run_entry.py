@@ -28,12 +28,12 @@ from server_app.record.metrics import RoundMetrics
 
 How = Literal["finished", "failed", "stopped", "running"]
 STOPS = ("BdbQuit", "KeyboardInterrupt", "Stopped", "SystemExit")
-"""What a run ends with that someone has stopped."""
+"""Errors that end a run which the user has stopped."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run has ended, and why, where it failed."""
+    """The state of a run, and the reason if it failed."""
 
     how: How
     reason: str = ""
@@ -41,7 +41,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class RunEntry:
-    """One run: what was asked for, how far it came, and how it ended."""
+    """A run in short: its choices, its progress and its end."""
 
     directory: Path
     method: str
@@ -50,22 +50,22 @@ class RunEntry:
     seed: int | None
     rounds: int
     of: int | None
-    """Rounds that are done, and that were asked for."""
+    """Rounds that are done (`rounds`), and rounds of the whole run (`of`)."""
     worst: float | None
     mean: float | None
-    """Accuracy over the levels, at the newest test."""
+    """Worst and mean accuracy over the levels, at the newest test."""
     started: datetime
     ended: str
-    """How: finished, failed, stopped, running or damaged."""
+    """State of the run: finished, failed, stopped, running or damaged."""
     note: str = ""
-    """Why it failed, or what is wrong with its files."""
+    """Reason of a failure, or the problem with its files."""
 
 
 def read_entry(directory: Path) -> RunEntry:
-    """Return a run in short; what cannot be read is left open, and told in its note."""
+    """Return a run in short; unreadable values are left out, and the note says why."""
     wrong: list[str] = []
     ending = ending_of(directory)
-    settled = ending.how != "running"  # else it may be about to write it
+    settled = ending.how != "running"  # a run that has just started may not have written it yet
     config = _mapping(directory / CONFIG_FILE, wrong, needed=settled)
     fleet = _mapping(directory / FLEET_FILE, wrong)
     finished = ending.how == "finished"
@@ -89,7 +89,7 @@ def read_entry(directory: Path) -> RunEntry:
 
 
 def ending_of(directory: Path) -> Ending:
-    """Return how the run in a directory has ended; one that was killed says nothing of it."""
+    """Return the end of the run in a directory; a killed run counts as stopped."""
     if (directory / SUMMARY_FILE).is_file():
         return Ending("finished")
     if any(in_use(directory / lock) for lock in (RECORD_LOCK, LAUNCHER_LOCK)):
@@ -101,13 +101,13 @@ def ending_of(directory: Path) -> Ending:
 
 
 def end_reason(progress: Path) -> str | None:
-    """Return why a run ended before its last round, if that is the last thing that it told."""
+    """Return the reason of a run's early end, if that is its last event."""
     if not progress.is_file():
         return None
     for line in lines_backwards(progress):
         try:
             event = parse_json(line, progress)
-        except DocumentError:  # cut by a kill, and gone on after
+        except DocumentError:  # a line that a kill cut short in a run that was resumed
             continue
         ended = isinstance(event, dict) and event.get("event") == "end"
         return str(event["reason"]) if ended and event.get("reason") else None
@@ -115,7 +115,7 @@ def end_reason(progress: Path) -> str | None:
 
 
 def _mapping(file: Path, wrong: list[str], needed: bool = False) -> Mapping[str, Any]:
-    """Return what a file of YAML or JSON says; nothing where it is not there, or cannot be read."""
+    """Return the content of a YAML or JSON file; empty if it is missing or unreadable."""
     try:
         found: Mapping[str, Any] = (
             read_yaml(file, dict) if file.suffix == ".yaml" else read_json(file, dict, nan=True)
@@ -133,7 +133,7 @@ def _mapping(file: Path, wrong: list[str], needed: bool = False) -> Mapping[str,
 
 
 def _newest_scores(file: Path, wrong: list[str]) -> dict[str, Any]:
-    """Return the last round, and the scores of the newest one that was tested."""
+    """Return the last round, and the scores of the newest tested round."""
     found: dict[str, Any] = {}
     try:
         for text in lines_backwards(file):
@@ -152,7 +152,7 @@ def _newest_scores(file: Path, wrong: list[str]) -> dict[str, Any]:
 
 
 def _started(directory: Path, fleet: Mapping[str, Any]) -> datetime:
-    """Return when a run was first started, by its record, or else by the age of its files."""
+    """Return the time of a run's first start, from its record or else from its files' age."""
     try:
         told = datetime.fromisoformat(str(fleet.get("started")))
         return told if told.tzinfo else told.replace(tzinfo=UTC)

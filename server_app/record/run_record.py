@@ -58,11 +58,11 @@ if TYPE_CHECKING:
 
     from server_app.config.composing import Config
 
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 
 class RunGoneError(OSError):
-    """A run whose directory has vanished under it: nothing is left to go on from."""
+    """The run's directory has vanished during the run; nothing is left to resume."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(
@@ -72,7 +72,7 @@ class RunGoneError(OSError):
 
 
 class RunRecord:
-    """Writes a run's directory, so that a kill at any moment loses one round's line at most.
+    """Writes a run's directory; a kill at any moment loses at most one round's line.
 
     No other process writes there until it is closed.
     """
@@ -92,7 +92,7 @@ class RunRecord:
 
     @classmethod
     def create(cls, config: Config, directory: Path | None = None) -> Self:
-        """Make a new run's directory, the one given or else by the config; never another's."""
+        """Make a new run's directory: the given one, or one by the config; never another run's."""
         output = with_home(config.output)
         record = cls(
             claim(directory) if directory else new_directory(output, config.name, config.label)
@@ -103,10 +103,10 @@ class RunRecord:
 
     @classmethod
     def resume(cls, config: Config, start: checkpoint.Checkpoint) -> Self:
-        """Open the directory of the checkpoint's run, as it was after that round.
+        """Open the directory of the checkpoint's run, in its state after that round.
 
-        A run killed between the checkpoint and the round's line lacks that line: it is taken from
-        the checkpoint's state, if that has it under "metrics".
+        A run killed between the checkpoint and the round's line lacks that line. It is then taken
+        from the checkpoint's state, if that has it under "metrics".
         """
         record = cls(run_directory(start.path))
         record._open(config, PATIENCE)
@@ -121,7 +121,7 @@ class RunRecord:
         return record
 
     def _go_back_to(self, round: int, metrics: Mapping[str, Any]) -> None:
-        """Let the matrices be of no later round; those of this very round are in its metrics."""
+        """Remove the matrices of later rounds; those of this round are in its metrics."""
         own = confusion_of(metrics)
         try:
             there = read_confusion(self.confusion_file)
@@ -134,8 +134,8 @@ class RunRecord:
             write_confusion(self.confusion_file, own)
 
     def _open(self, config: Config, patience: float = 0.0) -> None:
-        """Lock the directory; the configuration that is kept there says where it is."""
-        from server_app.config.composing import dump  # seconds, which who only reads has no need of
+        """Lock the directory, and write its configuration with the directory's present place."""
+        from server_app.config.composing import dump  # takes seconds, and readers do not need it
 
         self._lock = Lock(self.directory / RECORD_LOCK, patience)
         kept = replace(config, output=str(self.directory.parent))
@@ -148,7 +148,7 @@ class RunRecord:
             raise RunGoneError(self.directory)
 
     def append(self, metrics: RoundMetrics) -> None:
-        """Add a round's line, safe on disk when this returns, and its events."""
+        """Add a round's line, which is safe on disk when this returns, and its events."""
         self.require_there()
         if (confusion := confusion_of(metrics)) is not None:
             write_confusion(self.confusion_file, confusion)
@@ -170,7 +170,7 @@ class RunRecord:
         self.close()
 
     def close(self) -> None:
-        """Close the files, and let others have the directory."""
+        """Close the files and release the directory."""
         if self._lines is not None:
             self._lines.close()
         if self._events is not None:
@@ -190,7 +190,7 @@ class RunRecord:
         if self._events is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            # Events of this step and later, from before a kill, are hidden by `purge_step`.
+            # `purge_step` hides events of this step and later from before a kill.
             self._events = SummaryWriter(str(self.tensorboard), purge_step=step)
         for tag, value in numbers(metrics):
             self._events.add_scalar(tag, value, step)

@@ -1,7 +1,7 @@
-"""What runs come to under serving settings: the cells of Table 1 of CIS.
+"""Collects runs' accuracy under serving settings: the cells of Table 1 of CIS.
 
-A setting is how many percent of the requests each exit answers, such as 80-15-5. A run is trained
-for one, its own (fleet.serving), and tested under several.
+A setting is the percentage of requests that each exit answers, such as 80-15-5. A run is trained
+for one setting, its own (fleet.serving), and tested under several.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ SERVING = "fleet.serving"
 
 @dataclass(frozen=True)
 class UnderSettings:
-    """A run's accuracy under each setting that it was tested under."""
+    """A run's accuracy under each tested setting."""
 
     seed: str | None
     own: str | None
-    """The setting that it was trained for; None where nodes have rates of their own."""
+    """The setting that the run was trained for; None if nodes have rates of their own."""
     accuracies: Mapping[str, float]
 
     @classmethod
     def of(cls, seed: str | None, own: str | None, summary: Mapping[str, Any]) -> UnderSettings:
-        """Return what a run's summary says; nothing where its fleet is no system of nodes."""
+        """Return the accuracies in a run's summary; empty if its fleet is no system of nodes."""
         found = dict(summary.get("settings", {}))
         if own is not None and summary.get("cis") is not None:
-            found.setdefault(own, summary["cis"])  # a setting that is none of the paper's
+            found.setdefault(own, summary["cis"])  # a setting that is not in the paper
         return cls(seed, own, found)
 
 
@@ -43,7 +43,7 @@ class Cell:
 
     by_seed: Mapping[str | None, float]
     own: bool
-    """Whether they were trained for it."""
+    """True if the runs were trained for this setting."""
 
     @property
     def mean(self) -> float:
@@ -51,21 +51,21 @@ class Cell:
 
     @property
     def deviation(self) -> float | None:
-        """Over the seeds; None of a single one."""
+        """Standard deviation over the seeds; None for a single seed."""
         return stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
 
     @property
     def percents(self) -> str:
-        """Its mean, and its deviation where there are several seeds."""
+        """The mean in percent, with the deviation if there are several seeds."""
         beside = "" if self.deviation is None else f" ± {100 * self.deviation:.1f}"
         return f"{100 * self.mean:.1f}{beside}"
 
 
 def cells_of(runs: Sequence[UnderSettings]) -> dict[str, Cell]:
-    """Return the accuracies of runs that differ in their own setting, and in their seed.
+    """Return the accuracies of runs that differ in their own setting and in their seed.
 
-    A cell is of the runs that were trained for its setting: those that were trained for others say
-    nothing of it. It is of all where all have the same own setting, or do not depend on theirs.
+    A cell uses only the runs that were trained for its setting. It uses all runs if all have the
+    same own setting, or if their results do not depend on it.
     """
     independent = _are_independent(runs)
     of_all = independent or len({run.own for run in runs}) == 1
@@ -80,7 +80,7 @@ def cells_of(runs: Sequence[UnderSettings]) -> dict[str, Cell]:
 
 
 def _are_independent(runs: Sequence[UnderSettings]) -> bool:
-    """Return whether runs of other own settings, but of the same seed, come to the same."""
+    """Return whether runs of one seed have the same results for all own settings."""
     pairs = [
         (one.accuracies[setting], other.accuracies[setting])
         for one, other in combinations(runs, 2)
@@ -93,7 +93,7 @@ def _are_independent(runs: Sequence[UnderSettings]) -> bool:
 def best_of(cells: Sequence[Cell | None]) -> list[Cell]:
     """Return the cells of a column with the highest accuracy, as it is shown.
 
-    None is the best where there is one alone, or where a row has no cell.
+    The list is empty for a single cell, or if a row has no cell.
     """
     known = [cell for cell in cells if cell is not None]
     if len(known) < max(2, len(cells)):
@@ -103,7 +103,7 @@ def best_of(cells: Sequence[Cell | None]) -> list[Cell]:
 
 
 def serving_of(setting: object) -> str | None:
-    """Return a setting in the form in which records have it; None where it is none."""
+    """Return a setting in the form of the records; None if it is no setting."""
     try:
         return str(Serving.read(str(setting)))
     except TopologyError:
@@ -111,7 +111,7 @@ def serving_of(setting: object) -> str | None:
 
 
 def sorted_settings(settings: Iterable[str]) -> list[str]:
-    """Return settings once each; those whose first exits answer the most come first."""
+    """Return settings without repeats; those whose first exits answer the most come first."""
     return sorted(set(settings), key=lambda each: (_numbers(each), each), reverse=True)
 
 

@@ -28,24 +28,24 @@ from training.perplexity import perplexity_of, shown
 ASK_SUMS = ("asked", "answered", "down", "up")
 SCORES = ("worst", "mean", "cis", "local", "global", "personal", "validation")
 PERPLEXITIES = {name: perplexity_of(name) for name in SCORES}
-"""Of language models, beside the accuracies."""
+"""Names of language models' scores, beside those of the accuracies."""
 BEST = ("round", *(name for score in ("validation", "worst", "mean", "cis")
                    for name in (score, PERPLEXITIES[score])))  # fmt: skip
-"""What is told of the best round."""
+"""Values of the best round in the summary."""
 KEPT = {*SCORES, *PERPLEXITIES.values()}
 PLAIN_WIDTH = 120
-"""Columns where there is no terminal to ask."""
+"""Columns of the table if the output is no terminal."""
 
 
 class BudgetFacts(TypedDict):
-    """A level's accuracy on an average budget: inputs leave at early exits to keep it."""
+    """A level's accuracy on an average budget, which inputs keep to by leaving at early exits."""
 
     budget: Annotated[float, FINITE]  # share of the MACs of always running to the end
-    macs: Annotated[float, FINITE]  # a sample, on average
-    accuracy: Annotated[float, FINITE]  # on the server's test set, thresholds of validation data
+    macs: Annotated[float, FINITE]  # mean per sample
+    accuracy: Annotated[float, FINITE]  # on the server's test set, thresholds from validation data
 
 
-# The functional form, because `global` is a word of Python's.
+# The functional form, because `global` is a keyword of Python.
 Summary = TypedDict(
     "Summary",
     {
@@ -73,11 +73,11 @@ Summary = TypedDict(
     },
     total=False,
 )
-"""What readers of summary.json rely on; `summarise` makes it."""
+"""The content of summary.json that its readers rely on; `summarise` makes it."""
 
 
 def read_summary(file: Path) -> Mapping[str, Any]:
-    """Return what summary.json says; `FileNotFoundError` where the run has not finished."""
+    """Return the content of summary.json; `FileNotFoundError` if the run has not finished."""
     found: Mapping[str, Any] = read_json(file, Summary)
     return found
 
@@ -85,9 +85,9 @@ def read_summary(file: Path) -> Mapping[str, Any]:
 def summarise(
     lines: Sequence[RoundMetrics], best: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Sum over all rounds; keep the newest value of each score, and what the start was worth.
+    """Sum costs over all rounds; keep the newest value of each score, and the start's scores.
 
-    `best` are the metrics of the round whose checkpoint is kept as the best.
+    `best` has the metrics of the round whose checkpoint is kept as the best.
     """
     clients: list[Any] = [line.get("clients", {}) for line in lines]
     asked: list[Any] = [each for line in lines for each in line.get("asked", {}).values()]
@@ -123,7 +123,7 @@ def summarise(
         for level, metrics in line.get("levels", {}).items():
             known = summary["levels"].setdefault(level, {})
             if "accuracy" in metrics:
-                known.pop("lack", None)  # clients may have come since
+                known.pop("lack", None)  # clients of this level may have come since
             known.update({key: each for key, each in metrics.items() if key not in BY_CLASS})
             if line["round"] == 0:
                 known["start"] = metrics.get("accuracy")
@@ -133,7 +133,7 @@ def summarise(
 
 
 def _tested(line: RoundMetrics) -> dict[str, dict[str, int]]:
-    """Return of how many clients each of the clients' scores is, and of how many it could be."""
+    """Return the number of clients behind each client score, and the number of all candidates."""
     scores, found = line.get("scores", {}), {}
     for kind, counts in line.get("asked", {}).items():
         if kind in scores or "without" in counts:
@@ -145,7 +145,7 @@ def _tested(line: RoundMetrics) -> dict[str, dict[str, int]]:
 
 
 def _add_personal(summary: dict[str, Any], personal: PersonalMetrics) -> None:
-    """Keep each level's accuracy as its clients tested it, and the perplexity, if there is one."""
+    """Keep each level's personal accuracy, and its perplexity if there is one."""
     name = perplexity_of("personal")
     if personal.get("perplexity") is not None:
         summary[name] = personal["perplexity"]
@@ -176,7 +176,7 @@ def mace(lines: Iterable[RoundMetrics], epochs: int) -> float | None:
 
 
 def show(record: RunRecord, summary: Mapping[str, Any], console: Console | None = None) -> None:
-    """Print the table and where everything is; without colours and frames for a file or a pipe."""
+    """Print the table and the paths of the results; for a file or a pipe in plain text."""
     console = console or Console()
     if not console.is_terminal:
         console = Console(file=console.file, width=PLAIN_WIDTH, color_system=None)
@@ -278,5 +278,5 @@ def _percent(share: float | None) -> str:
 
 
 def _by_number(name: str) -> tuple[bool, int, str]:
-    """Sort levels by their numbers; what has another name comes after them."""
+    """Return a key that sorts levels by number; other names come after them."""
     return not name.isdecimal(), int(name) if name.isdecimal() else 0, name

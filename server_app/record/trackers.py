@@ -1,7 +1,7 @@
-"""Trackers: a run's numbers also go to Weights & Biases or MLflow, as it goes.
+"""Sends a run's numbers to a tracker, Weights & Biases or MLflow, after each round.
 
 A tracker that cannot be opened ends a run before its first round, with the reason. One that fails
-later is told of in the log, and the run goes on: all that it was sent is in metrics.jsonl, too.
+later is logged, and the run continues: all its numbers are in metrics.jsonl, too.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from server_app.config.typed import ConfigError
 from server_app.record.metrics import finite, numbers
 from strategies.observer import Observer
 
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 MLFLOW_FILE = "mlflow.db"
 RUN_TAG = "nestfl.run_id"
-"""By which a resumed run finds its own."""
+"""Tag by which a resumed run finds its earlier part in MLflow."""
 LONGEST_VALUE = 500
-"""Letters of a setting that MLflow takes everywhere."""
+"""Most characters of a setting that MLflow takes on all servers."""
 
 
 MOST_SETTINGS = 100
-"""Settings that MLflow takes at once."""
+"""Most settings that MLflow takes at once."""
 
 
 class Service(Protocol):
-    """A place that a run's numbers are sent to."""
+    """A service that receives a run's numbers."""
 
     def send(self, round: int, values: Mapping[str, float]) -> None:
-        """Send what a round came to, by names such as levels/1/accuracy."""
+        """Send a round's numbers, by names such as levels/1/accuracy."""
 
     def close(self, failed: bool) -> None:
-        """Send what is left, and how the run ended."""
+        """Send the rest, and the state in which the run ended."""
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def tracking(config: Config, directory: Path) -> Iterator[Observer]:
 
 
 class Tracker(Observer):
-    """Sends each round's numbers; the first failure is the last try."""
+    """Sends each round's numbers; after a first failure it sends nothing more."""
 
     def __init__(self, service: Service) -> None:
         self._service: Service | None = service
@@ -81,7 +81,7 @@ class Tracker(Observer):
             return
         try:
             action(self._service)
-        except Exception as error:  # whatever it is, the run's own record has the numbers
+        except Exception as error:  # whatever the error, the run's own record has the numbers
             self._service = None
             log.warning("the tracker has failed, and the run goes on without it: %s", error)
 
@@ -103,7 +103,7 @@ class Wandb:
             config=plain(config),
             settings=wandb.Settings(console="off", silent=True),
         )
-        self._run.define_metric("*", step_metric="round")  # a resumed run sends rounds again
+        self._run.define_metric("*", step_metric="round")  # a resumed run sends some rounds again
 
     def send(self, round: int, values: Mapping[str, float]) -> None:
         self._run.log({"round": round, **values})
@@ -119,7 +119,7 @@ class MLflow:
         from mlflow import MlflowClient
 
         beside = directory.parent / MLFLOW_FILE
-        with FileLock(f"{beside}.lock"):  # runs of a comparison start at once
+        with FileLock(f"{beside}.lock"):  # runs of a comparison start at the same time
             self._client = MlflowClient(config.tracker.uri or f"sqlite:///{beside}")
             found = self._client.get_experiment_by_name(config.tracker.project)
             experiment = (
@@ -131,7 +131,7 @@ class MLflow:
             self._run = earlier or self._new(experiment, config, directory)
 
     def _earlier(self, experiment: str, config: Config) -> str | None:
-        """Return the run that is gone on with, if this is a resumed one."""
+        """Return the MLflow run that a resumed run continues; None if there is none."""
         known = self._client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{config.run_id}'")
         for run in known:
             self._client.update_run(run.info.run_id, status="RUNNING")

@@ -37,7 +37,7 @@ Legend = list[tuple[int, str]]
 
 
 def tint(colour: int, dashes: bool = False) -> str:
-    """Return the style's class for a colour; with `dashes`, also what tells it from its double."""
+    """Return the style's class for a colour; with `dashes`, a repeated colour is dashed."""
     return f"c{colour % COLOURS}{' dashed' if dashes and colour >= COLOURS else ''}"
 
 
@@ -219,7 +219,7 @@ def plot(
     title: str, series: Sequence[Series], x: Scale, y: Scale = ACCURACY, *,
     room: float = 0.0, pointed: bool = False,
 ) -> Markup:  # fmt: skip
-    """Draw lines with their dots; where it can be `pointed` at, the script tells their values."""
+    """Draw lines with their dots; if `pointed`, the script shows their values under the pointer."""
     dots = [dot for each in series for dot in each.dots]
     values = [p[1] for each in series for p in each.points]
     values += [end for each in series for _, *ends in each.band for end in ends]

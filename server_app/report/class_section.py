@@ -51,7 +51,7 @@ class ClassTest:
 
     @classmethod
     def of(cls, run: RunData) -> Self | None:
-        """Return a run's newest test; None where no classes are told apart.
+        """Return a run's newest test; None if no test counted its classes.
 
         Matrices of another round are left out, and classes without names are numbered.
         """
@@ -115,7 +115,7 @@ def _sums(one: Sequence[int], other: Sequence[int]) -> list[int]:
 
 
 def class_blocks(groups: Sequence[Group]) -> list[Block]:
-    """Return the classes of one group's levels, or of several groups; none where none were told.
+    """Return the classes of one group's levels, or of several groups; empty without counts.
 
     Groups whose tests have other classes than the first's are left out.
     """

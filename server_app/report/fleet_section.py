@@ -208,7 +208,7 @@ def _trained(part: PartFacts, replied: dict[str, float]) -> str:
 
 
 def client_blocks(groups: Sequence[Group]) -> list[Block]:
-    """Return how accuracy is spread over the clients, and the clients with the least of it."""
+    """Return the spread of accuracy over the clients, and the clients with the lowest accuracy."""
     spread = spread_table(groups)
     if not spread:
         return [Text("No test of single clients is recorded.")]
@@ -223,7 +223,7 @@ def _kinds(groups: Sequence[Group]) -> list[str]:
 
 
 def spread_figures(groups: Sequence[Group]) -> list[Figure]:
-    """Return how many clients have which accuracy, for each kind of test."""
+    """Return the number of clients by accuracy, for each kind of test."""
     figures = []
     for kind in _kinds(groups):
         lanes = [lane for lane in _lanes(groups, kind) if lane.scores]

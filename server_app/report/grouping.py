@@ -1,4 +1,4 @@
-"""Groups of runs that differ in their seed alone, named by the settings that set them apart."""
+"""Groups runs that differ only in their seed, and names each group by its distinct settings."""
 
 from __future__ import annotations
 

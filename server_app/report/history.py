@@ -26,7 +26,7 @@ MOST_CONFIGS = 24  # configs that are shown whole
 
 
 def subtitle(groups: Sequence[Group]) -> str:
-    """Say in short what the runs have in common."""
+    """Return the common settings of the runs, in short."""
     runs = [run for group in groups for run in group.runs]
     parts = []
     for key in ("strategy", "model", "dataset"):
@@ -65,7 +65,7 @@ def warnings(runs: Sequence[RunData]) -> list[str]:
 
 
 def origin_blocks(groups: Sequence[Group], file: Path, runs: int) -> list[Block]:
-    """Return how runs were started, where they are, and their settings.
+    """Return the runs' starts, paths and settings.
 
     `runs` is their number with those that have no round; `file` is the report's.
     """
@@ -81,7 +81,7 @@ def origin_blocks(groups: Sequence[Group], file: Path, runs: int) -> list[Block]
 
 
 def _starts(group: Group, alone: bool) -> Iterator[Block]:
-    """Yield how a group's first run was started; of one group alone, how it was resumed, too."""
+    """Yield the start of a group's first run; for a single group also its resumptions."""
     fleet = group.runs[0].fleet
     if fleet is None:
         return
@@ -130,14 +130,14 @@ def differences_table(groups: Sequence[Group]) -> list[Table]:
 
 
 def fault_blocks(groups: Sequence[Group], runs: int) -> list[Block]:
-    """Return how many replies were taken and how many were not; of a run alone, by round, too."""
+    """Return the numbers of accepted and missing replies; for a single run also by round."""
     chart = faults_figure(groups[0].runs[0]) if runs == 1 else []
     figures = [Figures(chart)] if chart else []
     return [Text(faults_sentence(groups)), *figures, *faults_tables(groups)]
 
 
 def faults_sentence(groups: Sequence[Group]) -> str:
-    """Say how many replies were taken, and how many were not."""
+    """Return a sentence with the numbers of accepted and missing replies."""
     runs = [run.totals["clients"] for group in groups for run in group.runs]
     sampled, replied = (sum(run[key] for run in runs) for key in ("sampled", "replied"))
     refused, failed = (sum(sum(run[key].values()) for run in runs) for key in FAULTS)

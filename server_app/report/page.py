@@ -25,7 +25,7 @@ from server_app.report.serving_section import serving_blocks
 from server_app.report.style import STYLE
 from server_app.report.template import TEMPLATE
 
-log = logging.getLogger("flwr")  # whose lines `flwr log` shows
+log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 
 def write_report(

@@ -61,12 +61,12 @@ class RunData:
 
     @property
     def counted(self) -> list[RoundMetrics]:
-        """The lines of the rounds up to the one whose scores are told."""
+        """The lines of the rounds up to the one whose scores are shown."""
         return self._until(self.best_round) if self.at_best else self.lines
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The newest value of each score, up to the round whose scores are told."""
+        """The newest value of each score, up to the round whose scores are shown."""
         return summarise(self.counted)
 
     @cached_property

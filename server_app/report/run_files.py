@@ -1,4 +1,4 @@
-"""Reads a run's directory for the report, also of a run that goes on, was killed, or is old."""
+"""Reads a run's directory for the report, also of a running, killed or old run."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ def _run(directory: Path, at_best: bool) -> RunData:
 
 
 def _budgets(summary: Path) -> Mapping[str, list[BudgetFacts]]:
-    """Return what the end of a run says of budgets; nothing where it does not."""
+    """Return the budgets in a run's summary; empty without any."""
     found: Budgets = read_json(summary, Budgets)
     return found.get("budgets", {})

@@ -78,7 +78,7 @@ def result_blocks(groups: Sequence[Group], tables: Sequence[Table] = ()) -> list
 
 
 def cards_of(group: Group) -> list[tuple[str, str, str]]:
-    """Return the name, the value and a note of a group's scores, and of what they took."""
+    """Return the name, the value and a note of a group's scores, and of their costs."""
     runs, first = group.runs, group.runs[0]
     cards = [
         (score, percent(mean), SCORE_NOTES.get(score, "clients' tests"))
@@ -171,7 +171,7 @@ def _cells(group: Group, scores: Mapping[str, Path], write: Writer, *outer: str)
 
 
 def level_name(level: str, group: Group) -> str:
-    """Return a level's number, with what it lacks."""
+    """Return a level's number, with the mark of a level without clients."""
     lack = group.runs[0].summary["levels"].get(level, {}).get("lack")
     return f"{level} ({lack})" if lack else level
 
@@ -238,7 +238,7 @@ def perplexity_figures(groups: Sequence[Group]) -> list[Figure]:
 def loss_figures(groups: Sequence[Group]) -> list[Figure]:
     """Return the curves of the loss: the levels' in tests, and the clients' mean in training.
 
-    Of several groups it is that of training alone.
+    For several groups it is the training loss only.
     """
     path = ("train", "loss")
     if len(groups) > 1:

@@ -128,7 +128,7 @@ def _exits_table(group: Group, topology: Topology) -> Table:
 
 
 def _by_round(group: Group, topology: Topology | None) -> list[Figure]:
-    """Return the accuracy of the system as training goes on, among those of its exits."""
+    """Return the accuracy of the system and of its exits by round."""
     exits = topology.exits if topology else 0
     lines: list[Line] = [
         (number, f"exit {number + 1}", group, ("levels", str(number + 1), "accuracy"))
@@ -201,7 +201,7 @@ def settings_figure(variants: Sequence[Variant]) -> Figure | None:
 
 
 def tree_chart(topology: Topology) -> Markup | None:
-    """Draw nodes, what arrives, what each serves and transfers; None where they are too many.
+    """Draw the nodes with their arrivals, served shares and transfers; None if they are too many.
 
     There is a row for each exit, the last on top.
     """
@@ -242,7 +242,7 @@ def _edges(
 
 
 def _box(node: Node, topology: Topology, place: tuple[float, float], width: float) -> list[Markup]:
-    """Draw a node with its name, what it serves, and what arrives there first."""
+    """Draw a node with its name, its served share, and the inputs that arrive there first."""
     (x, y), rates = place, topology.rates[node.name]
     told = (
         f"{node.name}, exit {node.exit}, in requests per second: {node.arrival:.3g} arrive here, "

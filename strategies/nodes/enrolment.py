@@ -1,4 +1,4 @@
-"""Enrols nodes as clients, under numbers that do not depend on node ids."""
+"""Enrols nodes as clients, with numbers that do not depend on node ids."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from strategies.federation import Federation
 from strategies.nodes.exchange import Reply, stream
 
 FIRST_ANSWER, LATER_ANSWER = 600.0, 60.0
-"""Seconds that a node has to describe itself: at the start, when a simulation's workers must start
-first, and later."""
+"""Seconds for a node to describe itself: at the start of a run, when a simulation's workers must
+start first, and later."""
 ASK_AGAIN = (20.0, 40.0, 80.0, 160.0)
 """Seconds without a reply until silent nodes are asked again; after the last, they are left out."""
 NO_WORD = ("late", "unreachable", "expired", "reply-lost", "node-gone")
 """Failures in `stream`, or reported by the SuperLink, after which a node may still reply later."""
 
 SHOWN = 5
-"""Nodes that a message lists."""
+"""Most nodes that a log message lists."""
 
 log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
 
 @dataclass(frozen=True)
 class Client:
-    """A node under the number that sampling and seeds use: its partition, or its place."""
+    """A node with its number in sampling and seeds: its partition, or its order of enrolment."""
 
     number: int
     node: int
@@ -40,7 +40,7 @@ class Client:
 
 
 def wait_for_nodes(grid: Grid, wanted: int, patience: float) -> list[int]:
-    """Return all nodes once `wanted` are online, or no more have come for a sixth of `patience`."""
+    """Return the nodes once `wanted` are online, or none has come for a sixth of `patience`."""
     end = time.monotonic() + patience
     nodes = list(grid.get_node_ids())
     settled = time.monotonic()
@@ -65,7 +65,7 @@ def enrol(
     """Return the clients by number, known and new, and the reasons why other nodes are left out.
 
     Ignored nodes are not asked. A node with other code, or with a partition that another node
-    holds, is left out with a warning, so that it cannot end the run of all others.
+    already holds, is left out with a warning. It does not end the run for the others.
     """
     nodes = wait_for_nodes(grid, federation.fleet.clients, patience)
     familiar = {client.node for client in known.values()} | ignored
@@ -94,9 +94,9 @@ def _profiles(
     """Return the nodes' profiles, and the reasons why other nodes gave none.
 
     A silent node is asked again: its question may have been lost with a SuperLink that was killed.
-    Only a reply to the newest question counts. A node whose SuperNode still holds a reply of an
-    ended run answers each message only when the next one comes; it is found out here, before it can
-    delay every round.
+    Only a reply to the newest question counts. A SuperNode that still holds a reply of an ended run
+    answers each message only when the next one comes. It is found here, before it can delay every
+    round.
     """
     profiles: dict[int, Profile] = {}
     left_out: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Messages out and replies in, a few at a time, so that memory does not grow with the fleet."""
+"""Sends messages and receives replies, a few at a time: memory does not grow with the fleet."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from protocol.records import footprint
 from strategies.nodes.pulling import Found, mailbox_of
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
-"""Seconds between two looks for replies."""
+"""Shortest and longest pause, in seconds, between two looks for replies."""
 PAUSE_SHARE, PAUSE_PER_LOOK = 0.02, 4.0
-"""A pause, as a share of the time since the last reply, and of what a look for replies took."""
+"""A pause as a share of the time since the last reply, and in durations of the last look."""
 ALLOWANCE = 2**19
-"""Bytes that a reply may have over its message: it holds no more than the slice that was sent, and
-which of the classes, or words, its client has."""
+"""Bytes that a reply may have beyond its message. A reply holds no more than the slice that was
+sent and the list of its client's classes or words."""
 LONGEST_REASON = 20_000
-"""Letters of an error, from its end, that are looked at."""
+"""Most characters of an error's end that are read."""
 
 To = TypeVar("To")
 
 
 @dataclass(frozen=True)
 class Reply(Generic[To]):
-    """An answer, or why there is none."""
+    """A client's reply, or the reason why there is none."""
 
     to: To
     message: Message | None
     failure: str | None = None
     detail: str = ""
     refused: bool = False
-    """Whether there was an answer, but none that may be looked at: `failure` says why."""
+    """True if a reply came but was refused unread; `failure` has the reason."""
 
 
 def stream(
@@ -48,13 +48,15 @@ def stream(
     deadline: float = 0.0,
     silence: float = math.inf,
 ) -> Iterator[Reply[To]]:
-    """Send messages, at most `in_flight` under way, and yield each reply as it arrives.
+    """Send messages, at most `in_flight` at a time, and yield each reply as it arrives.
 
-    A message is made when there is room for it. After `deadline` seconds (0: never) whoever has
-    not answered is late, what was not sent is not, and what was not fetched yet expires: a node
-    that comes back does not start with the work of a round that is over. It is late, too, when
-    nobody has answered for `silence` seconds, or for twice the time of the first answer. A reply
-    that was there by then is taken; one that a node has begun to upload is late.
+    A message is built when there is room for it. After `deadline` seconds (0: no deadline) the
+    missing replies are late, and the rest is not sent. A message that its node has not fetched by
+    then expires, so a node that comes back does not start with work of a past round.
+
+    After the first reply, the others are also late when no reply has come for `silence` seconds or
+    for twice the first reply's time, whichever is longer. A reply that is complete by then is
+    taken; one whose upload has only begun is late.
     """
     mailbox = mailbox_of(grid)
     pending: dict[str, tuple[To, int]] = {}
@@ -77,7 +79,7 @@ def stream(
                 else:
                     yield Reply(to, None, "unreachable")
         before, looked = len(pending), time.monotonic()
-        for step in (mailbox.look, mailbox.pull):  # messages expire soon, announced replies do not
+        for step in (mailbox.look, mailbox.pull):  # announced replies do not expire; messages do
             for identity, (to, most) in list(pending.items()):
                 reply = _pulled(step, identity, to, most)
                 if reply is not None:
@@ -91,26 +93,26 @@ def stream(
         if len(pending) < before:
             patience = min(patience, max(silence, 2 * (now - began)))
             heard = now
-        elif pending:  # sleep a little of what was waited: so little is lost, and few calls made
+        elif pending:  # sleep a small share of the wait: little time is lost, few calls made
             pause = max(PAUSE_SHARE * (now - heard), PAUSE_PER_LOOK * (now - looked))
             pause = min(max(SHORTEST_PAUSE, pause), LONGEST_PAUSE)
             time.sleep(min(pause, max(0.0, end - now)))
 
 
 Key = tuple[int, str]
-"""Of a message in Flower's own loop: the node that it goes to, and its group there."""
+"""Key of a message in Flower's own loop: its node and its message group."""
 
 
 @dataclass(frozen=True)
 class Sent(Generic[To]):
-    """A message that Flower's own loop has sent: whom to, and how large its reply may be."""
+    """A message that Flower's own loop has sent: its receiver, and its reply's most bytes."""
 
     to: To
     largest_reply: int
 
 
 def sent(outgoing: Iterable[tuple[To, Message]], pending: dict[Key, Sent[To]]) -> Iterator[Message]:
-    """Yield messages for Flower's own loop to send, and note which replies belong to them."""
+    """Yield messages for Flower's own loop to send, and note in `pending` who each one is for."""
     for to, message in outgoing:
         key = (message.metadata.dst_node_id, message.metadata.group_id)
         pending[key] = Sent(to, footprint(message.content) + ALLOWANCE)
@@ -118,9 +120,9 @@ def sent(outgoing: Iterable[tuple[To, Message]], pending: dict[Key, Sent[To]]) -
 
 
 def received(messages: Iterable[Message], pending: dict[Key, Sent[To]]) -> Iterator[Reply[To]]:
-    """Yield the replies that Flower's own loop has received; whoever did not answer is late.
+    """Yield the replies from Flower's own loop, then a late one for each message without reply.
 
-    Messages may still be sent while replies come: a grid may do both by turns.
+    `pending` may still grow while replies come: a grid may send and receive by turns.
     """
     for message in messages:
         asked = pending.pop((message.metadata.src_node_id, message.metadata.group_id), None)
@@ -145,10 +147,10 @@ FAILURES = {
 def _pulled(
     step: Callable[[str, int], Found | None], identity: str, to: To, most: int
 ) -> Reply[To] | None:
-    """Return the reply to one message, if this step towards it finds that it has come.
+    """Return the reply to one message, if this step finds that it has come.
 
-    They are pulled one by one: Flower puts messages together from what nodes have sent, and one
-    that cannot be put together would take all others that were pulled with it along.
+    Replies are pulled one at a time. Flower builds a message from the bytes that a node sent; if
+    one message cannot be built, all others pulled in the same call are lost with it.
     """
     try:
         with reading("a message", "unreadable"):
@@ -159,7 +161,7 @@ def _pulled(
 
 
 def _checked(to: To, found: Found, most: int) -> Reply[To]:
-    """Return a message as a reply, or why it may not be looked at."""
+    """Return a message as a reply, or the reason why it was refused."""
     try:
         with reading("a message", "unreadable"):
             return _reply(to, found, most)
@@ -178,6 +180,6 @@ def _reply(to: To, found: Found, most: int) -> Reply[To]:
 
 
 def _brief(reason: str | None) -> str:
-    """Return the last line that says something: of a traceback, or of anything a client sends."""
+    """Return the last line of a text that is not blank, such as the error line of a traceback."""
     lines = (printable(line).strip() for line in reversed((reason or "").splitlines()))
     return next(filter(None, lines), "")

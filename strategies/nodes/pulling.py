@@ -1,14 +1,15 @@
-"""Pull replies out of a Grid without waiting for any of them.
+"""Pulls replies out of a Grid without waiting for any of them.
 
 Flower's own `HttpGrid.pull_messages` waits until a node has uploaded all objects of its reply, up
-to two hours, and puts a message together before anybody has counted its bytes. A SuperLink deletes
-a message at its first pull, so giving up and pulling again gets nothing. This module therefore
-pulls in two steps. `look` asks the SuperLink whether a node has announced a reply, and which
-objects it consists of. `pull` fetches these objects as far as they are there; it counts what they
-would become before it puts them together. Neither waits, so a round can end at its deadline.
+to two hours, and builds a message before its bytes are counted. A SuperLink deletes a message at
+its first pull, so giving up and pulling again gets nothing. This module therefore pulls in two
+steps. `look` asks the SuperLink whether a node has announced a reply, and for the ids of its
+objects. `pull` fetches the objects that are uploaded, and counts the bytes of the arrays before it
+builds the message. Neither step waits, so a round can end at its deadline.
 
-All use of Flower's internals for that is here. It needs a stock SuperLink of Flower 1.41. Other
-grids (a simulation's, the local engine's) have replies whole, and are pulled by their own method.
+All code that needs Flower's internals for this is here. It needs a stock SuperLink of Flower 1.41.
+Other grids (a simulation's, the local engine's) hold complete replies and are pulled by their own
+method.
 """
 
 from __future__ import annotations
@@ -47,35 +48,35 @@ if TYPE_CHECKING:
 HTTP_GRID = "flwr.superlink.grid.http_grid"
 """The module of Flower's Grid of a deployment: a second to import, which devices need not spend."""
 LOST = 4
-"""Flower's code for a reply that is not available."""
+"""Flower's error code for a reply that is not available."""
 LONGEST_UPLOAD = 7200.0
-"""Seconds that a node may take to upload a reply, where the round has no deadline; as in Flower."""
+"""Seconds that a node may take to upload a reply if the round has no deadline; as in Flower."""
 FEWEST_OBJECTS, BYTES_PER_OBJECT = 256, 2**16
-"""Objects that any reply may consist of, and the bytes for which it may have one more."""
+"""Objects that any reply may consist of, and the bytes that allow one object more."""
 STRUCTURE = 2**19
-"""Bytes of a reply besides its arrays' data: names, reports, an error's text."""
+"""Most bytes of a reply besides its arrays' data: names, reports, an error's text."""
 HEAD = 256
-"""Bytes that an object, or the answer that holds it, has beside its data."""
+"""Bytes of an object, or of the response that holds it, besides its data."""
 
 Found = Message | Error
-"""A reply, or why there will be none."""
+"""A reply, or the error in its place."""
 
 
 class Mailbox(Protocol):
-    """The replies to messages that were sent; the server looks for all before it pulls one."""
+    """Access to the replies to sent messages; the server looks for all before it pulls one."""
 
     def look(self, identity: str, most: int) -> Found | None:
-        """Note whether a reply of at most `most` bytes to this message has been announced."""
+        """Note whether a reply to this message, of at most `most` bytes, has been announced."""
 
     def pull(self, identity: str, most: int) -> Found | None:
-        """Return the reply to a message once all of it is there; ProtocolError if it is bad."""
+        """Return the complete reply to a message, or None; `ProtocolError` if it is invalid."""
 
     def give_up(self, identity: str) -> str:
-        """Forget a message; return what was known of its reply, if anything."""
+        """Stop waiting for a message; return a note on its unfinished reply, or an empty text."""
 
 
 def mailbox_of(grid: Grid) -> Mailbox:
-    """Return the mailbox of a Grid."""
+    """Return the mailbox for this kind of Grid."""
     loaded = sys.modules.get(HTTP_GRID)
     if loaded is not None and isinstance(grid, loaded.HttpGrid):
         return UploadsMailbox(grid)
@@ -83,7 +84,7 @@ def mailbox_of(grid: Grid) -> Mailbox:
 
 
 class WholeMailbox:
-    """The mailbox of a Grid whose replies are there as a whole or not at all."""
+    """The mailbox of a Grid that holds complete replies only."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -92,7 +93,7 @@ class WholeMailbox:
         return None
 
     def pull(self, identity: str, most: int) -> Found | None:
-        """Pull one message: those that a node sends besides come with whatever is pulled."""
+        """Pull one message; others that its node sent come in the same call and are dropped."""
         for message in self._grid.pull_messages([identity]):
             if message.metadata.reply_to_message_id == identity:
                 return message
@@ -104,23 +105,23 @@ class WholeMailbox:
 
 @dataclass
 class Upload:
-    """A reply that its node has announced, and uploads object by object."""
+    """A reply that its node has announced and uploads object by object."""
 
     objects: list[str]
-    """Their ids, the message's own first: nodes upload that one last."""
+    """Ids of the reply's objects. The message's own id is first, because nodes upload it last."""
     room: int
-    """Bytes that objects which were not there yet may have."""
+    """Bytes that the objects not seen yet may have."""
     structure: int
-    """Bytes that those of them without arrays' data may have."""
+    """Bytes that those without arrays' data may have."""
     began: float
     there: int = 0
-    """How many of the objects, from the first, were there at the last look."""
+    """Number of objects, counted from the first, that were uploaded at the last look."""
 
 
 class UploadsMailbox:
-    """The mailbox of Flower's Grid of a deployment, whose nodes upload replies object by object.
+    """The mailbox of a deployment's Grid, whose nodes upload replies object by object.
 
-    It keeps no part of a reply that is not complete: parts wait in the SuperLink.
+    It keeps no part of an incomplete reply in memory: the parts wait in the SuperLink.
     """
 
     def __init__(self, grid: HttpGrid) -> None:
@@ -134,7 +135,7 @@ class UploadsMailbox:
         for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
             if proto.metadata.reply_to_message_id == identity and identity not in self._uploads:
                 self._uploads[identity] = _announced(tree, most)
-            else:  # a node can send the server messages that answer none
+            else:  # a node may send messages that answer none of the server's
                 self._delete(tree.object_id)
         return None
 
@@ -158,7 +159,7 @@ class UploadsMailbox:
         return found
 
     def give_up(self, identity: str) -> str:
-        """Let the SuperLink delete what there is of a reply, and refuse the rest."""
+        """Let the SuperLink delete the uploaded part of a reply and refuse the rest."""
         upload = self._uploads.pop(identity, None)
         if upload is None:
             return ""
@@ -177,8 +178,8 @@ class UploadsMailbox:
     def _contents(self, upload: Upload, most: int) -> dict[str, bytes] | None:
         """Return all objects of a reply, or None while one is missing.
 
-        The next look goes on at the missing one. Those before it are fetched again when the last
-        one is there: twice the traffic for a reply that is just coming, but no memory for it.
+        The next look continues at the missing object. The objects before it are fetched again when
+        the last one is there: twice the traffic for a reply in progress, but no memory for it.
         """
         if len(upload.objects) > _most_objects(most):
             raise ProtocolError(
@@ -204,7 +205,7 @@ class UploadsMailbox:
         return contents
 
     def _fetched(self, identity: str, room: int, most: int) -> bytes | None:
-        """Return an object, or None while it is not there; do not receive one that is too large."""
+        """Return an object, or None while it is not uploaded; refuse one that is too large."""
         request = PullObjectRequest(
             node=self._grid.node, run_id=self._grid.run.run_id, object_id=identity
         )
@@ -216,7 +217,7 @@ class UploadsMailbox:
 
     @contextmanager
     def _receiving(self, room: int, most: int) -> Iterator[None]:
-        """Refuse an answer of the SuperLink's by its length, before its body is read."""
+        """Refuse a response of the SuperLink by its content length, before its body is read."""
 
         def check(response: httpx.Response) -> None:
             if int(response.headers.get("content-length", 0)) > room:
@@ -232,7 +233,7 @@ class UploadsMailbox:
 
 
 class _GoneError(Exception):
-    """An object that the SuperLink does not have any more: its upload has stopped for too long."""
+    """The SuperLink has deleted an object because its upload had stopped for too long."""
 
 
 def _too_large(most: int) -> ProtocolError:
@@ -244,7 +245,7 @@ def _most_objects(most: int) -> int:
 
 
 def _announced(tree: ObjectTree, most: int) -> Upload:
-    """Return the upload of a message, with at most one object more than it may have."""
+    """Return the upload of an announced message, with at most one object more than allowed."""
     nodes = islice(iterate_object_tree(tree), 4 * _most_objects(most))
     others = dict.fromkeys(node.object_id for node in nodes)
     others.pop(tree.object_id, None)
@@ -257,7 +258,7 @@ def _announced(tree: ObjectTree, most: int) -> Upload:
 
 
 def _message(root: str, contents: dict[str, bytes], identity: str, most: int) -> Message:
-    """Put a message together, if that takes no more than `most` bytes for its arrays."""
+    """Build a message, if its arrays have at most `most` bytes."""
     if (size := array_bytes(root, contents)) > most:
         raise ProtocolError(f"{size} bytes, expected at most {most}", "too-large")
     message = inflate_object_from_contents(root, contents)
@@ -269,14 +270,14 @@ def _message(root: str, contents: dict[str, bytes], identity: str, most: int) ->
 
 PARENTS = {"Message": {"RecordDict"}, "RecordDict": {"ArrayRecord", "ConfigRecord", "MetricRecord"},
            "ArrayRecord": {"Array"}, "Array": {"ArrayChunk"}}  # fmt: skip
-"""Flower's types of objects that have others in them, and of which types these are."""
+"""Flower's object types that contain others, each with the types it may contain."""
 
 
 def array_bytes(root: str, contents: Mapping[str, bytes]) -> int:
-    """Return the bytes that a message's arrays will have, each as often as it is named.
+    """Return the total bytes of a message's arrays, each counted as often as it is named.
 
-    An array names its chunks by their numbers, one as often as it likes: 2 bytes make megabytes.
-    Whatever else an object's head names would be put together, too, so there must be nothing.
+    An array names its chunks by number and may repeat one: 2 bytes can become megabytes. All
+    objects that a head names would be built, so an object may name only those that it contains.
     """
     sizes: dict[str, int] = {}
 
@@ -300,7 +301,7 @@ def array_bytes(root: str, contents: Mapping[str, bytes]) -> int:
 
 
 def _named(kind: str, content: bytes, children: list[str]) -> list[str]:
-    """Return the objects in another one as often as they are in it."""
+    """Return the objects inside another one, each as often as it is named there."""
     if kind == "Message":
         return children[:1]
     if kind == "Array":

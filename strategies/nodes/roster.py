@@ -1,4 +1,4 @@
-"""The clients of a run: which have enrolled, which are left out, and whether they suffice."""
+"""Keeps the clients of a run: enrolled, left out, or offline, and checks that enough are there."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from strategies.federation import Federation, FederationError
 from strategies.nodes.enrolment import Client, enrol
 
 MOST_NAMED = 5
-"""Nodes that a message lists with their reasons."""
+"""Most nodes that a message lists with their reasons."""
 
 Ask = Callable[[Grid, Sequence[Client]], Mapping[int, str]]
-"""Asks newly enrolled clients the method's own questions. Returns the reasons, by client number,
-for the clients that cannot take part."""
+"""Asks newly enrolled clients the method's own questions. Returns the reason, by client number,
+for each client that cannot take part."""
 
 log = logging.getLogger("flwr")  # the logger that `flwr log` shows
 
@@ -35,7 +35,7 @@ class Roster:
         self.available = 0
         """Number of clients that were online when this round's clients were sampled."""
         self.held: set[int] = set()
-        """Levels that have had clients in this run, also before a resume."""
+        """Levels that have had clients in this run, including before a resume."""
         self._lost: set[int] = set()
 
     def enrol(self, grid: Grid, patience: float) -> None:
@@ -60,7 +60,8 @@ class Roster:
 
     @property
     def answering(self) -> list[Client]:
-        """Clients that may be asked again in this round: a dead node costs another deadline."""
+        """Clients that may be asked again in this round; a dead node would cost another
+        deadline."""
         return [each for number, each in self.clients.items() if number not in self.unanswered]
 
     def require_clients(self) -> None:

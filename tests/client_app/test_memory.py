@@ -1,4 +1,4 @@
-"""What clients remember between their rounds outlives them, the server and a resume."""
+"""Clients' memory between rounds outlives the client, the server and a resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The owner's word is read as Flower parses it; on a device, what is not understood is an error."""
+"""The node config is read as Flower parses it; on a device an unknown key is an error."""
 
 from __future__ import annotations
 

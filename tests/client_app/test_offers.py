@@ -1,6 +1,6 @@
-"""On a deployed device its owner has the last word: whatever a server asks, it opens nothing else.
+"""A deployed device opens only files that its owner offers, whatever a server asks.
 
-All of it goes through the real ClientApp, with real files.
+All tests use the real ClientApp, with real files.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def deployed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """What was tried to be reached; a test that uses it ends with nothing in it."""
+    """Record attempts to reach the network; a test that uses this must make none."""
     tried: list[Any] = []
 
     def refuse(*arguments: Any, **_: Any) -> None:

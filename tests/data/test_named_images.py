@@ -123,7 +123,7 @@ def test_what_to_answer_for_is_read_by_the_same_rule(folder: Path, write: Write)
 
 @pytest.mark.parametrize("path", ["none.png", "/dev/zero", "../../secret.png", "pipe.png"])
 def test_a_table_that_is_not_read_may_name_anything(folder: Path, path: str) -> None:
-    """Beside a table for the test nobody reads one for validation."""
+    """A table that comes with a test table needs no table for validation."""
     for part in ("train", "test", "validation"):
         (folder / part).mkdir()
         write_texts(folder / part, [f"../{name}" for name in INSIDE])

@@ -310,7 +310,7 @@ def test_images_that_are_no_squares_need_a_size_too(tmp_path: Path) -> None:
 def test_a_corrupt_image_is_named_and_nothing_is_kept(
     tmp_path: Path, cut: int, cache_folder: Path
 ) -> None:
-    """Whether its first bytes are broken, or its last ones are missing."""
+    """The first bytes are broken, or the last ones are missing."""
     write_photos(tmp_path / "photos", TWO_EACH)
     bad = tmp_path / "photos" / "dog" / "01.png"
     bad.write_bytes(bad.read_bytes()[:cut])
@@ -412,7 +412,7 @@ def test_what_is_for_data_of_one_s_own_is_refused_for_others() -> None:
 
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
-"""What Pillow would hand to Ghostscript, whatever the file is called."""
+"""Pillow would hand this to Ghostscript, whatever the file is called."""
 
 
 @pytest.mark.parametrize("content", [b"", b"a text", b"\x89PNG\r\n\x1a\n", EPS])

@@ -1,4 +1,4 @@
-"""Partitions: every example is somebody's once, every client has some, the test set is nobody's."""
+"""Partitions: each training example belongs to one client, and every client has some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nestfl run` in the real Ray simulation, of which processes are killed."""
+"""`nestfl run` in the real Ray simulation, while processes are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nestfl compare` in processes: killed, stopped, failed, and gone on with."""
+"""`nestfl compare` in processes: killed, stopped, failed, and resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripts of deploy/ without Flower: certificates, keys, and what is in the way of the link."""
+"""The scripts of deploy/ without Flower: certificates, keys, and checks of the link."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The scripts of deploy/, with real processes: a SuperLink over TLS and three SuperNodes.
 
-The nodes come in by the proxy, where there is nginx, and show it their certificates.
+The nodes connect through the proxy, if nginx is installed, with their certificates.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ APP = Path(__file__).resolve().parents[2]
 BUDGETS = {"a": 0.15, "b": 0.3, "c": 1.0}
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 LEVELS = {"a": 1, "b": 2, "c": 4}
-"""What HeteroFL's four widths of a resnet20 cost: about 1/8, 1/4, 1/2 and all of it."""
+"""Levels by node; HeteroFL's four widths of a resnet20 cost about 1/8, 1/4, 1/2 and all of it."""
 SMALL = (
     "model=resnet20 strategy=heterofl model.norm=bn fleet.clients=3 clients_per_round=3 "
     "evaluate.every=0 dataset.max_train=90 dataset.max_test=30 train.epochs=1 train.device=cpu"
@@ -47,7 +47,7 @@ class Fleet:
         self.folder = folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.shown_in_time = False
-        """Whether a run's log was there, in what is no terminal, while the run went on."""
+        """True if a run's log was there, without a terminal, while the run went on."""
         control, link = str(free_port()), str(free_port())
         self.environment = {
             **os.environ,
@@ -65,7 +65,7 @@ class Fleet:
         self.plugin = saved(folder, METHOD)
         chosen: tuple[list[str], ...] = ([], ["--plugin", str(self.plugin)])
         self.codes = ",".join(map(self.fingerprint, chosen))
-        """What devices run: this checkout's code, and that with a plugin."""
+        """Fingerprints of the code that devices run: this checkout's, with and without a plugin."""
 
     def fingerprint(self, options: list[str]) -> str:
         told = subprocess.run(
@@ -216,7 +216,7 @@ def rounds_of(record: Path) -> list[dict[str, Any]]:
 
 
 def slice_bytes() -> dict[int, int]:
-    """What each level's tensors take, by themselves."""
+    """Return the bytes of each level's own tensors."""
     strategy = strategy_of(compose(SMALL))
     return {
         level.number: sum(t.nbytes for t in strategy.submodels.at(level).form.values())
@@ -322,7 +322,7 @@ def test_a_round_of_a_plugins_method_outlives_a_node_that_is_killed_in_it(
 
 
 def trainings(fleet: Fleet, node: str) -> int:
-    """How often a node was given a slice to train."""
+    """Return the number of slices that a node was given to train."""
     return fleet.log(node).read_text(errors="replace").count("Receiving: train message")
 
 

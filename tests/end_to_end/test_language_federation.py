@@ -1,4 +1,4 @@
-"""A federation that tells next words: its perplexity falls, and is shown wherever accuracy is."""
+"""A federation that predicts next words: its perplexity falls, and is shown beside accuracy."""
 
 from __future__ import annotations
 

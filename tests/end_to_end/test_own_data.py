@@ -1,4 +1,4 @@
-"""From one's own photos to answers about them: run, resumed, reported, predicted, split."""
+"""A user's own photos, from the run to its answers: run, resumed, reported, predicted, split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nestfl run` in a Ray cluster that is there already, with plugins that it does not have."""
+"""`nestfl run` in an existing Ray cluster, with plugins that the cluster does not have."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHORT = (
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[dict[str, str]]:
-    """What the environment says of a cluster of one machine."""
+    """Yield the environment of a cluster of one machine."""
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     ray = Path(sys.executable).with_name("ray")
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:

@@ -51,7 +51,7 @@ def federate(overrides, name):
 
 
 def said(pattern: str) -> str:
-    """What the guide says, in one line, where it says this."""
+    """Return the guide's text that matches a pattern, in one line."""
     text = re.sub(r"\s+", " ", GUIDE)
     (found,) = re.findall(pattern, text)
     return str(found)
@@ -69,7 +69,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def python(checkout: Path, script: str) -> str:
-    """What a script prints that runs in the copy, and sees nothing but the copy."""
+    """Return the output of a script that runs in the copy, and imports only the copy."""
     seen = "import models; assert models.__file__.startswith({!r}), models.__file__\n"
     done = subprocess.run(
         [sys.executable, "-c", seen.format(str(checkout)) + script],
@@ -181,7 +181,7 @@ app(grid=LocalGrid(4), context=context)
 
 
 def nestfl(checkout: Path, folder: Path, *arguments: str) -> str:
-    """What a command says that is typed in a folder."""
+    """Return the output of a command that is typed in a folder."""
     done = subprocess.run(
         [sys.executable, "-c", "from nestfl.commands import app; app()", *arguments],
         cwd=folder,

@@ -1,6 +1,6 @@
-"""Attacks on a deployment by the scripts of deploy/: what matters most of docs/security.md.
+"""Attacks on a deployment by the scripts of deploy/: the most important of docs/security.md.
 
-`python -m trials.security` tries all of them, and how it was before.
+`python -m trials.security` tries all of them, also against the deployment of earlier versions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[After]:
 
 @pytest.fixture(scope="module")
 def mallory(site: After) -> Door:
-    """Who has the key of a registered device."""
+    """An attacker with the key of a registered device."""
     return Door(site.public, site.authority, site.key("m"))
 
 

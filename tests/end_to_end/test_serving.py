@@ -1,4 +1,4 @@
-"""Nodes as processes, asked over TLS: under load, killed, stopped, and fed what is no request."""
+"""Nodes as processes, asked over TLS: under load, killed, stopped, and sent invalid requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.served import small_run
 pytestmark = pytest.mark.processes
 
 CLOSED = b""
-"""What a node says that closes a connection without a word."""
+"""Answer of a node that closes a connection without a word."""
 LONGEST = 120.0
 """Seconds that a change may take to show on a busy machine."""
 
@@ -90,7 +90,7 @@ def started(folder: Path, *options: str) -> Tree:
 
 
 def free_port(count: int, after: int = 0) -> int:
-    """The first of so many ports in a row that nobody has."""
+    """Return the first of `count` free ports in a row."""
     for port in range(20_000 + os.getpid() % 10_000 + after, 60_000, count):
         sockets = [socket.socket() for _ in range(count)]
         try:
@@ -174,7 +174,7 @@ def test_when_the_edge_is_killed_no_request_is_lost_and_answers_degrade_and_reco
 
 
 def raw(tree: Tree, *pieces: bytes, secure: bool = True) -> bytes:
-    """What a node says to bytes, as they are, until it closes or has said something."""
+    """Return a node's answer to raw bytes, until it closes or has answered."""
     with socket.create_connection(("127.0.0.1", tree.ports["device"]), timeout=LONGEST) as plain:
         if not secure:
             for piece in pieces:

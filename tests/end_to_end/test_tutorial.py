@@ -1,4 +1,4 @@
-"""The tutorial's blocks run in their order, from an empty folder, and come to what it says."""
+"""The tutorial's blocks run in their order, from an empty folder, with the results it names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = re.compile(r'^```(sh|python)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTAL
 class Block:
     language: str
     file: str
-    """What it is to be saved as, where it is not to be run."""
+    """Name of the file for a block that is saved instead of run."""
     text: str
 
 
@@ -30,7 +30,7 @@ def blocks() -> Iterator[Block]:
 
 
 def run(block: Block, folder: Path) -> str:
-    """What a block prints when a reader runs it in a folder."""
+    """Return a block's output, run in a folder."""
     shell = ["bash", "-euo", "pipefail", "-c"]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The examples answer as the networks that they are of, have all properties, and train."""
+"""The examples compute what their originals compute, have all properties, and train."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_part_of_a_served_network_has_its_code(tmp_path: Path) -> None:
 
 
 def saved_weights(model: str, folder: Path) -> Path:
-    """What another library would have trained and saved: a file, or a folder with a tokenizer."""
+    """Return weights as another library saves them: a file, or a folder with a tokenizer."""
     folder.mkdir()
     if model == VGG:
         with_few_channels = Task(

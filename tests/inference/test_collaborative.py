@@ -1,4 +1,4 @@
-"""Serving samples at the nodes' rates: who answers what, worked out by hand."""
+"""Serving samples at the nodes' rates: each sample's node, worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Early exits: who is sure leaves, who has left is not computed, and a budget is kept."""
+"""Early exits: confident samples leave and are not computed further, and a budget is kept."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def randomised(net: Network, seed: int = 0) -> Network:
 
 
 def positions(region: Region) -> list[list[int]]:
-    """What is kept of each axis."""
+    """Return the positions that are kept of each axis."""
     return [np.arange(n)[index].tolist() for n, index in zip(region.full, region.axes, strict=True)]
 
 

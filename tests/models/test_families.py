@@ -1,4 +1,4 @@
-"""What families say about their networks is so."""
+"""The facts that families state of their networks are true."""
 
 from __future__ import annotations
 

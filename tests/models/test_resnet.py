@@ -142,7 +142,7 @@ def test_an_attention_head_doubles_its_channels_up_to_the_last_stage_s() -> None
 
 
 def test_an_attention_head_masks_what_it_reads() -> None:
-    """Where the mask's last norm is zero it is sigmoid(0), a half, of all that it reads."""
+    """A masked last norm gives sigmoid(0), a half, for all features that the head reads."""
     head = AttentionHead((64,), 10, nn.BatchNorm2d, nn.Identity())
     features = torch.randn(4, 64, 5, 5)
     nn.init.zeros_(head.attention_norm.weight)  # type: ignore[arg-type]

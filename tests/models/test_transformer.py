@@ -1,4 +1,4 @@
-"""The Transformer that tells the next word: no answer knows what follows, and slices are parts."""
+"""The Transformer that predicts the next word: no answer sees later words; slices are parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `nestfl` says of itself, and to what it does not know."""
+"""`nestfl` describes itself, and refuses unknown commands and options."""
 
 from __future__ import annotations
 

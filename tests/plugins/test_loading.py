@@ -1,4 +1,4 @@
-"""A user's own file or folder is loaded, hashed and kept; what is wrong is told with its line."""
+"""A user's own file or folder is loaded, hashed and kept; errors name its line."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def test_an_installed_package_is_found_by_what_it_registers(
     installed_package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where `nestfl` runs: a server or a device takes what its app has, and nothing else."""
+    """Only `nestfl` looks there: a server or a device takes plugins from its app alone."""
     monkeypatch.setattr(plugins, "_installed_too", False)
     with pytest.raises(ConfigError, match="unknown model 'own'"):
         compose("model=own")

@@ -1,4 +1,4 @@
-"""Nothing but regular files is opened, and nothing waits for a writer."""
+"""Only regular files are opened, and no reader waits for a writer."""
 
 import os
 import socket

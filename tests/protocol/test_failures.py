@@ -1,4 +1,4 @@
-"""Expected errors are one line of Flower's log; what nobody expected keeps its traceback."""
+"""Expected errors are one line of Flower's log; unexpected ones keep their traceback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.own_code import NETWORK, saved
 
 @pytest.fixture
 def logged() -> Callable[[Exception], str]:
-    """What Flower's log says of an error that an app has raised."""
+    """Return a function that returns Flower's log of an error that an app has raised."""
     log, written = logging.Logger("of the test"), StringIO()
     log.addHandler(logging.StreamHandler(written))
     for _ in range(2):  # as where both apps are in one process

@@ -1,4 +1,4 @@
-"""What clients send is shown on terminals and in logs: it can do nothing there."""
+"""Clients' text is made harmless before terminals and logs show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server reads of a reply, for any bytes: a value in its bounds, or a ProtocolError."""
+"""The server reads any bytes of a reply as a value within bounds, or raises ProtocolError."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ any_json = st.recursive(
 
 
 def read(reader: Callable[[RecordDict], Any], content: RecordDict) -> Any:
-    """What is read, or None for a refusal, which must be in short."""
+    """Return the value that is read, or None for a refusal, whose text must be short."""
     try:
         return reader(content)
     except ProtocolError as error:

@@ -1,4 +1,4 @@
-"""Every group, choice and key of conf/ is in the pages of options, with what is said of it."""
+"""Every group, choice and key of conf/ is in the pages of options, with its comment."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def public_names() -> set[str]:
 
 
 def inventory(site: Path) -> set[str]:
-    """What can be looked up in the site, by its path with dots."""
+    """Return the names that can be looked up in the site, by dotted path."""
     lines = (site / "objects.inv").read_bytes().split(b"\n", 4)
     return {line.split()[0] for line in zlib.decompress(lines[4]).decode().splitlines()}
 

@@ -1,4 +1,4 @@
-"""What a run's levels come to under budgets, as its report shows it."""
+"""Accuracy of a run's levels under budgets, as in its report."""
 
 from __future__ import annotations
 

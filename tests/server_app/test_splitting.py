@@ -1,4 +1,4 @@
-"""`nestfl split`: the parts of a run's nodes, and what cannot be split."""
+"""`nestfl split`: the parts of a run's nodes, and runs that cannot be split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run starts from is checked before it: one line says what is wrong, and nothing is left."""
+"""A run's start is checked before any process: an error is one line, and no file is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleet.attack`: who attacks, what they hold, and that nobody else is changed by it."""
+"""`fleet.attack`: the attackers, their levels, and honest clients that it leaves unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A test on the server tells classes apart, in exact counts, and changes nothing by it."""
+"""A test on the server counts answers by class exactly, and changes no result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a round records of its cost: MACs and seconds by level, and what each client did."""
+"""A round's record of its costs: MACs and seconds by level, and each client's training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds which level where clients are few, and what is said of levels that nobody holds."""
+"""Levels of few clients, and the reports on levels without clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every method with every defence: a round of clients that send noise, one of them far more."""
+"""Every method with every defence: a round of clients with noise, one of them with far more."""
 
 from __future__ import annotations
 

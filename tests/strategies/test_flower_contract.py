@@ -1,4 +1,4 @@
-"""Flower's own loop can drive every strategy, and gives the weights of our streamed one."""
+"""Flower's own loop can drive every strategy, with the same weights as our streamed loop."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_wrapper_that_changes_the_arrays_is_what_clients_train_and_test() -> N
 
 
 def test_empty_arrays_leave_the_start_to_the_strategy() -> None:
-    """Where levels follow from the clients, nobody can know the global state before they came."""
+    """If levels follow from the clients, the global state is unknown before they come."""
     grid, again = WaitingGrid(4), InProcessGrid(4)
     for each in (grid, again):
         for context, budget in zip(each.contexts.values(), (0.3, 0.3, 1.0, 1.0), strict=True):

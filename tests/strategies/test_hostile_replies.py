@@ -1,4 +1,4 @@
-"""Hostile clients among honest ones: the run goes on with these, and tells who, and why."""
+"""Hostile clients among honest ones: the run continues, and names clients and reasons."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_hostile_statistics_are_refused(federate: Federate) -> None:
 
 
 def test_a_reply_that_names_another_message_is_nobodys(federate: Federate) -> None:
-    """Who was asked has then not answered."""
+    """The client that was asked counts as not having replied."""
     overrides = "dataset.test=0 deadline=15"
     line, _, _ = attacked(federate, "train", [of_another_message], overrides)
     assert (line["clients"]["replied"], line["clients"]["failed"]) == (8, {"late": 1})

@@ -1,4 +1,4 @@
-"""Bugs that public code has in slicing and averaging, each with the proof that ours has not."""
+"""Bugs of public code in slicing and averaging, each with a proof that ours lacks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network that lacks a property of slicing is told which, and what to change."""
+"""A network that lacks a property of slicing gets its name and the needed change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("no_plugins_left", "one_thread")
 
 
 def wrong(folder: Path, code: str) -> dict[str, str]:
-    """What is wrong with a plugin's network, by property."""
+    """Return the faults of a plugin's network, by property."""
     plugin = plugins.load(saved(folder, code))
     task = Task("own", num_classes=5, image_size=8)
     found = list(findings(task, lambda error: plugins.place_of(error, plugin)))

@@ -1,4 +1,4 @@
-"""A user's own method: what its server half returns and remembers is checked, in every round."""
+"""A user's own method: its server half's results and state are checked in every round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients have trained, tested by themselves before it is averaged (FedFA, section 5.2)."""
+"""Clients' own tests of their trained slices, before averaging (FedFA, section 5.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes of a round's replies: who is taken, who is refused, and what is counted where.
+"""A round's replies: accepted, refused, and counted.
 
 Eight clients, two of each level from the smallest on; a few of them lie.
 """

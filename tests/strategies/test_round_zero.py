@@ -1,4 +1,4 @@
-"""Runs that start from pre-trained weights say first what those are worth, cut into levels."""
+"""Runs from pre-trained weights first report the scores of these weights, cut into levels."""
 
 from __future__ import annotations
 

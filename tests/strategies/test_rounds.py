@@ -300,7 +300,7 @@ def test_static_norms_have_statistics_for_each_level_before_a_test(
 def test_a_client_s_test_can_normalise_by_its_training_examples(
     statistics: str, alone: bool, federate: Federate
 ) -> None:
-    """By them, an example is judged as it is alone; by the batch, others change its answer."""
+    """With training statistics an example is judged alone; with the batch's, others matter."""
     answers: list[list[float]] = []
 
     def remember(client: int, message: Message, reply: Message) -> Message:

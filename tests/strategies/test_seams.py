@@ -1,4 +1,4 @@
-"""What a method may say differently, each seam with a small method that uses it alone."""
+"""The seams of a method, each with a small method that overrides only this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleet.spread`: the level that a client trains is drawn near its tier's, in every round anew."""
+"""`fleet.spread`: each round draws a client's level near its tier's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of very different size, and clients that claim or send what nobody can have."""
+"""Clients of very different size, and clients with impossible claims or replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients test their own level on their validation part: what rounds are compared by."""
+"""Clients test their own level on their validation part, by which rounds are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worst tenth of the clients, wherever they test: in every round's line, and at the end."""
+"""The worst tenth of the clients in every kind of test: in each round's line, and at the end."""
 
 from __future__ import annotations
 

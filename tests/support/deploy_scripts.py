@@ -1,4 +1,4 @@
-"""The scripts of deploy/, run in a folder of their own."""
+"""Runs the scripts of deploy/ in a folder of their own."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Scripts:
         return process
 
     def stop(self) -> None:
-        """End what a failed test has left, and all that it started."""
+        """End the processes that a failed test has left."""
         for process in self.started:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
     def run(self, script: str, *arguments: str, **environment: str) -> tuple[int, str]:
-        """The exit code, and what was said, where it went wrong only what was wrong."""
+        """Return the exit code and the output; of a failed script only the errors."""
         process = self.start(script, *arguments, **environment)
         out, err = process.communicate(timeout=60)
         return process.returncode, err if process.returncode else out

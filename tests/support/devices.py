@@ -1,4 +1,4 @@
-"""One deployed device with the real ClientApp, and what a server may ask of it."""
+"""One deployed device with the real ClientApp, and the requests of a server."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def node_config(text: str) -> dict[str, Any]:
 
 
 def question(overrides: str = "", **changes: Any) -> Work:
-    """Return what a run asks of a device at first; changes are of the data set."""
+    """Return a run's first question to a device; `changes` are of the data set."""
     asked = compose(f"fleet=small {overrides}").query()
     return replace(asked, dataset=replace(asked.dataset, **changes))
 
 
 def ask(work: Work, config: str, kind: str = "query") -> Message:
-    """Return what a node answers, or raise what its server is told."""
+    """Return a node's answer, or raise the error that its server is told."""
     InProcessGrid(1)  # without a grid there are no messages
     message = Message(RecordDict({"work": work.record()}), NODE, kind)
     return app(message, Context(1, NODE, node_config(config), RecordDict(), {}))
 
 
 def profile(work: Work, config: str) -> Profile:
-    """Return what a node says of itself."""
+    """Return a node's profile."""
     return Profile.read(ask(work, config).content)

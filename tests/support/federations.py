@@ -1,4 +1,4 @@
-"""Federations that run in this process, with the real ClientApp and the run's record."""
+"""Runs federations in this process, with the real ClientApp and the run's record."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SMALL = (
 )
 
 Federate = Callable[..., tuple[NestedStrategy, list[dict[str, Any]]]]
-"""Of overrides and a grid: the strategy after its rounds, and the lines of its metrics."""
+"""Takes overrides and a grid; returns the strategy after its rounds, and its metrics' lines."""
 
 
 def untimed(line: Any) -> Any:
-    """Return a line of metrics without the seconds that things took."""
+    """Return a line of metrics without durations."""
     if not isinstance(line, dict):
         return line
     return {key: untimed(item) for key, item in line.items() if not key.endswith("seconds")}

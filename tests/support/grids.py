@@ -1,4 +1,4 @@
-"""The local engine's Grid with faults that a test chooses, and what was sent through it."""
+"""Adds faults that a test chooses to the local engine's Grid, and records its messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flwr.app import Message
 from nestfl.local_engine import LocalGrid
 
 Fault = Callable[[int, Message, Message], Message | None]
-"""Of a client's number, the message and its reply: another reply, or None for silence."""
+"""Returns another reply, or None for silence, from a client's number, a message and its reply."""
 
 
 def no_fault(client: int, message: Message, reply: Message) -> Message:
@@ -18,7 +18,7 @@ def no_fault(client: int, message: Message, reply: Message) -> Message:
 
 
 class InProcessGrid(LocalGrid):
-    """`nodes` clients that answer half of what is asked for at a time, or, shuffled, less."""
+    """`nodes` clients that reply to half of the requests at a time, or, shuffled, to fewer."""
 
     def __init__(self, nodes: int, fault: Fault = no_fault, shuffle: int | None = None) -> None:
         super().__init__(nodes)

@@ -1,4 +1,4 @@
-"""Hugging Face as far as a download asks for it, on this machine."""
+"""Serves the parts of Hugging Face that a download needs, on this machine."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[st
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
-            if "/resolve/" in self.path:  # what is asked of a model, and of nothing else
+            if "/resolve/" in self.path:  # requests for a model's files, and no others
                 asked.append((self.command, self.path))
             file = folder / self.path.rpartition("/")[2]
-            self.send_response(200 if file.is_file() else 503)  # as a hub that is out of order
+            self.send_response(200 if file.is_file() else 503)  # like a hub that is out of order
             self.send_header("Content-Length", str(file.stat().st_size if file.is_file() else 0))
             self.send_header("ETag", f'"{file.name}"')
             self.send_header("X-Repo-Commit", 40 * "0")

@@ -20,7 +20,7 @@ FACTS = IMAGES["cifar10"]
 
 
 def forget_loaded() -> None:
-    """What a new process knows: nothing but the files."""
+    """Clear all caches in memory, as in a new process."""
     splits._images.cache_clear()
     splits._device_images.cache_clear()
     deal_of.cache_clear()

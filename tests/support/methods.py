@@ -49,7 +49,7 @@ class TakesTurnsSettings(MethodSettings):
 
 
 class TakesTurns(NestedStrategy):
-    """Clients train another block pattern in each round, none of them a level of depth or width."""
+    """Clients train another block pattern in each round; none is a level of depth or width."""
 
     Settings = TakesTurnsSettings
 
@@ -99,7 +99,7 @@ class OwnHeads(NestedStrategy):
 
 
 class HalfSteps(NestedStrategy):
-    """A server that goes half of the way, and tests the smallest level alone."""
+    """The server takes half steps, and tests the smallest level only."""
 
     Settings = settings_named("half-steps")
 
@@ -117,7 +117,7 @@ class HalfSteps(NestedStrategy):
 
 
 class PullingTraining(LocalTraining):
-    """Pulls towards where the client's last training ended, which it remembers."""
+    """Pulls towards the weights at the end of the client's last training, which it remembers."""
 
     def begin(self, network: SlicedNetwork) -> None:
         self.anchors = {n: p.detach().clone() for n, p in network.named_parameters()}
@@ -147,7 +147,7 @@ class Pulling(NestedStrategy):
 
 
 class KeepsTheNewest:
-    """An aggregator: the last update's values, for what it holds."""
+    """An aggregator that keeps the newest update's values."""
 
     def __init__(self, unit: float = 1.0) -> None:
         self.share = unit

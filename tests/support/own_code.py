@@ -1,4 +1,4 @@
-"""Plugins as users write them: a good network and method, which tests break one line at a time."""
+"""Plugins like users write them: a good network and method, which tests break line by line."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class Rolling(NestedStrategy):
 
 
 def changed(old: str, new: str, code: str = NETWORK) -> str:
-    """The code with one thing otherwise."""
+    """Return the code with one text replaced."""
     assert code.count(old) == 1, old
     return code.replace(old, new)
 
 
 def saved(folder: Path, code: str = NETWORK, name: str = "mine.py") -> Path:
-    """The file of a plugin."""
+    """Write a plugin's file and return it."""
     file = folder / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(code)

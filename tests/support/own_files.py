@@ -1,4 +1,4 @@
-"""Small data of one's own: photos in folders, tables of texts, and specs that name them."""
+"""Writes small data like users have: photos in folders, tables of texts, and their specs."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def reviews(count: int = 30) -> list[dict[str, Any]]:
 
 
 def photos(path: Path, **settings: Any) -> DatasetSpec:
-    """Return the spec of images, as a run has it."""
+    """Return a run's spec of images."""
     return completed(DatasetSpec("folder", str(path), **settings))
 
 
 def table(path: Path, **settings: Any) -> DatasetSpec:
-    """Return the spec of texts, as a run has it."""
+    """Return a run's spec of texts."""
     return completed(
         DatasetSpec("table", str(path), **{"text": "body", "label": "stars"} | settings)
     )

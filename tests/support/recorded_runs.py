@@ -1,4 +1,4 @@
-"""Run directories as a run would leave them, without one: for tests of what reads them."""
+"""Writes run directories without a run, for tests of their readers."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def run_data(
     name: str = "run",
     **more: Any,
 ) -> RunData:
-    """Return a finished run as the report has read it, without a directory."""
+    """Return a finished run in the report's form, without a directory."""
     return RunData(
         directory=Path(name),
         config=config or {},

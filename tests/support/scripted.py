@@ -1,4 +1,4 @@
-"""Nodes that answer by a script, and a clock that only sleeping moves: no client, no waiting."""
+"""Nodes that reply by a script, and a clock that moves only when a test sleeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 START = 100.0
-"""What the clock shows at first."""
+"""Time of the clock at first."""
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = START
         self.slept: list[tuple[float, float]] = []
-        """When, in seconds from the start, and for how long."""
+        """Start of each sleep, in seconds from the first, and its length."""
         self.looks = 0
 
     @property
@@ -40,7 +40,7 @@ class Clock:
 
 @dataclass
 class Answer:
-    """What a node says to a message, and how many seconds after it."""
+    """A node's answer to a message, and its delay in seconds."""
 
     after: float = 0.0
     content: RecordDict | Error | None = None
@@ -48,7 +48,7 @@ class Answer:
 
 
 Script = Callable[[int, int], Answer | None]
-"""Of a node and the number of its message, from 1: its answer; None is silence."""
+"""Returns the answer, or None for silence, from a node and the number of its message, from 1."""
 
 
 def message(node: int) -> Message:
@@ -56,7 +56,7 @@ def message(node: int) -> Message:
 
 
 def letters(count: int) -> RecordDict:
-    """Return a content of that many bytes."""
+    """Return a content of `count` bytes."""
     return RecordDict({"c": ConfigRecord({"k": "x" * (count - 2)})})
 
 
@@ -65,14 +65,14 @@ class ScriptedGrid(Grid):
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # of all messages
         self.clock, self.nodes, self.script = clock, list(nodes), script
         self.sent: list[tuple[float, int, Message]] = []
-        """When, in seconds from the start, to which node, and what."""
+        """Time in seconds from the start, receiver, and message."""
         self.unreachable: set[int] = set()
         self.seconds_to_send = self.seconds_to_look = 0.0
         self.waiting: dict[str, tuple[float, Message, Answer | None]] = {}
         self.most_waiting = 0
 
     def asked(self, node: int) -> list[float]:
-        """Return when a node was sent something, in seconds from the start."""
+        """Return the times at which a node was sent a message, in seconds from the start."""
         return [when for when, to, _ in self.sent if to == node]
 
     def get_node_ids(self) -> Iterable[int]:
@@ -120,5 +120,5 @@ class ScriptedGrid(Grid):
 
 
 def after(seconds: Mapping[int, float]) -> Script:
-    """Return the script of nodes that answer after so many seconds; all others are silent."""
+    """Return the script of nodes that reply after these seconds; all others are silent."""
     return lambda node, _: Answer(seconds[node]) if node in seconds else None

@@ -1,4 +1,4 @@
-"""Tables of numbers as sensors give them, a wave for each activity, and runs on these."""
+"""Tables of numbers like those of sensors, a wave for each activity, and runs on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACTIVITIES = ("rest", "walk", "run")
 
 
 def sensor_table(file: Path, people: int = 4, rows: int = 48) -> Path:
-    """Write a recording of so many rows for each person and activity, of two channels."""
+    """Write a recording of `rows` rows for each person and activity, with two channels."""
     rng = np.random.default_rng(0)
     columns: dict[str, list[object]] = {name: [] for name in ("ax", "ay", "activity", "person")}
     for person in range(people):
@@ -31,7 +31,7 @@ def sensor_table(file: Path, people: int = 4, rows: int = 48) -> Path:
 
 
 def sensor_run(folder: Path, overrides: str = "") -> Path:
-    """A run directory after a round: windows of 12 rows, and people who are the clients."""
+    """Return a run directory after a round: windows of 12 rows, and people as clients."""
     table = sensor_table(folder / "sensors.parquet")
     config = compose(
         f"model=conv1d-micro dataset=table dataset.path={table} dataset.label=activity "

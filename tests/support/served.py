@@ -1,4 +1,4 @@
-"""Nodes to ask: a small run, split, and its nodes in this process, joined without sockets."""
+"""Nodes to send requests to: a small run, split, with its nodes in this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Parts = Mapping[str, tuple[NodePart, Part]]
 
 
 def small_run(output: Path, overrides: str = "") -> Path:
-    """A run directory of four clients, one in each level, after a round on few digits."""
+    """Return a run directory of four clients, one in each level, after a round on few digits."""
     config = compose(
         "strategy=depthfl model=resnet20 fleet=small rounds=1 train.epochs=1 train.batch_size=16 "
         "train.augment=false evaluate.every=0 dataset.max_train=400 dataset.validation=0.2 "
@@ -55,7 +55,7 @@ def node_of(
     batching: Mapping[str, Any] | None = None,
     **changed: Any,
 ) -> Node:
-    """A node with its parents, each of which is an application, or what stands for its network."""
+    """Return a node with its parents, each an application or a substitute for its network."""
     facts, part = parts[name]
     facts = replace(facts, **changed)
     clocked: dict[str, Any] = {} if clock is None else {"clock": clock}

@@ -31,7 +31,7 @@ def assert_same_weights(first: Path, second: Path) -> None:
 
 
 def descendants(ancestor: int) -> list[tuple[int, str]]:
-    """The processes below one, as (pid, command); a child's pid may be the smaller."""
+    """Return the processes below one, as (pid, command); a child's pid may be the smaller."""
     # -ww: with COLUMNS set, ps would cut the commands off there.
     listing = subprocess.run(["ps", "-wweo", "pid=,ppid=,args="], capture_output=True, text=True)
     children: dict[int, list[tuple[int, str]]] = {}

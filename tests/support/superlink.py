@@ -1,4 +1,4 @@
-"""A stock SuperLink in this process, with a run of which the test is the server and the nodes."""
+"""A stock SuperLink in this process, with a run whose server and nodes the test plays."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Upload:
 
 @dataclass
 class HandNode:
-    """A node whose every step a test takes by hand."""
+    """A node whose every step a test takes."""
 
     door: Door
     number: int
@@ -74,7 +74,7 @@ class HandNode:
 
 
 class SuperLink:
-    """Flower's SuperLink as it is, at a port of its own, with a run that is being served."""
+    """Flower's SuperLink, unchanged, at its own port, with a run in progress."""
 
     def __init__(self, port: int, state: InMemoryLinkState) -> None:
         self.door, self.state = Door(port, tls=False), state
@@ -86,7 +86,7 @@ class SuperLink:
         token = state.claim_task(info.primary_task_id)
         assert token is not None
         assert state.activate_task(info.primary_task_id)
-        # Without heartbeats: Flower ends this process by SIGINT if its token is not good any more.
+        # Without heartbeats: Flower ends this process by SIGINT when its token is no longer valid.
         state.task_token_store[info.primary_task_id].active_until = now() + timedelta(days=1)
         self.grid = HttpGrid(f"127.0.0.1:{port}", insecure=True, token=token)
         self.grid.set_run(info)
@@ -102,7 +102,7 @@ class SuperLink:
 
     @property
     def objects(self) -> int:
-        """How many objects of messages it holds."""
+        """Number of objects of messages that it holds."""
         store = self.state.object_store
         assert isinstance(store, InMemoryObjectStore)
         return len(store)
@@ -110,7 +110,7 @@ class SuperLink:
 
 @contextmanager
 def superlink() -> Iterator[SuperLink]:
-    """Serve for the time of a test; the database is in memory."""
+    """Serve during a test, with the database in memory."""
     app = create_app()
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)

@@ -1,4 +1,4 @@
-"""Small networks and helpers that the tests share."""
+"""Small networks and helpers that tests share."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def assert_slice_equals_masked_full(
 ) -> None:
     """Give the slice its part of a full network, and compare with that network masked.
 
-    A channel is masked by its norm's weight and bias, both zero; a block by all of its norms'. What
-    squeeze-and-excitation squeezes has no norm: there the weights are zero too.
+    A channel is masked by its norm's weight and bias, both zero; a block by all of its norms'. The
+    layers of squeeze-and-excitation have no norm: their weights are masked.
     """
     full = build(name, 10, slice=Slice(exits=full_exits), **options)
     randomised(full)
@@ -150,7 +150,7 @@ def assert_untrained_slices_change_nothing(
 
 
 def state_of(net: SlicedNetwork) -> dict[str, Tensor]:
-    """The network's tensors as copies on the CPU, which its next use does not change."""
+    """Return copies of the network's tensors on the CPU, which its next use does not change."""
     return {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in net.state_dict().items()

@@ -1,4 +1,4 @@
-"""What a client trains in the tests, and on what: small residual networks and random digits."""
+"""Small residual networks and random digits that clients train on in tests."""
 
 from __future__ import annotations
 

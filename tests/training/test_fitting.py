@@ -1,4 +1,4 @@
-"""Local training: numbers worked out by hand, the same for the same seed, and nothing left over."""
+"""Local training: numbers worked out by hand, equal for equal seeds, and no state left over."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_fp16_is_refused_on_the_cpu() -> None:
 
 
 def test_a_scaled_loss_makes_the_same_step_and_an_overflow_makes_none() -> None:
-    """What fp16 on CUDA does, with torch's scaler on the CPU."""
+    """The behaviour of fp16 on CUDA, tried with torch's scaler on the CPU."""
     scaled, plain = Flat(), Flat()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     optimiser: Any = SGD(scaled.parameters(), 0.05, CPU)

@@ -1,4 +1,4 @@
-"""Perplexity by hand, and the tests and training of networks that answer for every word."""
+"""Perplexity worked out by hand; tests and training of networks that answer every word."""
 
 from __future__ import annotations
 

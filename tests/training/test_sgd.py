@@ -1,4 +1,4 @@
-"""SGD: torch's numbers bit for bit, and one momentum for tensors that are the same memory."""
+"""SGD: torch's numbers bit for bit, and one momentum for tensors that share memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The warm-up: rates rise step by step, through rounds, up to what the schedule says."""
+"""The warm-up: rates rise step by step, through rounds, up to the schedule's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Point(SlicedNetwork):
 
 
 def rates(settings: TrainSettings, examples: int, rounds: int = 1) -> list[list[float]]:
-    """Return how far each step of each round goes."""
+    """Return the learning rate of each step of each round."""
     found = []
     for number in range(1, rounds + 1):
         places: list[float] = []

@@ -23,13 +23,13 @@ GROUPS = (
     "simulation", "checkpoints", "owners", "deployment", "uploads", "server", "hostile", "start",
 )  # fmt: skip
 for group in GROUPS:
-    import_module(f"trials.faults.{group}")  # which fills FAULTS, in this order
+    import_module(f"trials.faults.{group}")  # fills FAULTS, in this order
 
 OUTCOME_FILE = "outcome.json"
 
 
 def run_apart(fault: Fault, root: Path) -> Outcome:
-    """Run a fault in a process of its own; nothing of it is left afterwards."""
+    """Run a fault in a process of its own; afterwards all its processes have ended."""
     folder = root / fault.name
     folder.mkdir()
     command = [sys.executable, "-m", "trials.faults", fault.name, "--in", str(root)]
@@ -75,16 +75,16 @@ def main() -> int:
 def run_all(faults: list[Fault], markdown: Path | None) -> int:
     """Print the table; return 1 if a fault FAILED, whose directory is then kept."""
     adopt_orphans()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that running processes end, too
     root = Path(tempfile.mkdtemp(prefix="faults-"))
-    root.chmod(0o755)  # some faults are another user's
+    root.chmod(0o755)  # some faults run as another user
     (root / "shared").mkdir()
     outcomes: dict[str, Outcome] = {}
     for fault in faults:
         began = time.monotonic()
         outcome = outcomes[fault.name] = run_apart(fault, root)
         print(f"{fault.name}: {outcome.verdict} ({time.monotonic() - began:.0f} s)", flush=True)
-        if markdown:  # at once: a matrix that is stopped keeps what it found
+        if markdown:  # at once: a matrix that is stopped keeps its results
             update_markdown(markdown, {fault.name: outcome})
         if not outcome.verdict.startswith(FAILED):
             shutil.rmtree(root / fault.name)

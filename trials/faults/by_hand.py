@@ -24,12 +24,12 @@ from trials.security.door import Door, Key
 PAUSE = 0.2
 """Seconds between two looks for messages."""
 RAISED = 2
-"""Flower's code of a reply that says that the ClientApp has raised an exception."""
+"""Flower's error code of a ClientApp that has raised an exception."""
 ONE_AT_A_TIME = threading.Lock()
-"""ClientApps change the process that they run in."""
+"""ClientApps change the state of their process."""
 
 Send = Callable[["NodeByHand", Parcel], None]
-"""Sends a trained slice, or does something else with it."""
+"""Sends a node's trained slice, or does something else with it."""
 
 
 def all_of_it(node: NodeByHand, parcel: Parcel) -> None:
@@ -43,7 +43,7 @@ def none_of_it(node: NodeByHand, parcel: Parcel) -> None:
 
 
 def a_drop_at_a_time(node: NodeByHand, parcel: Parcel, pause: float = 20.0) -> None:
-    """Upload an object every so often, which keeps the upload's session alive."""
+    """Upload an object every `pause` seconds, which keeps the upload's session alive."""
     _, found = as_node.announce(node.door, node.number, parcel)
     for identity in found.objects_to_push:
         if node.ended.wait(pause):
@@ -61,7 +61,7 @@ def a_bomb(node: NodeByHand, parcel: Parcel) -> None:
 
 
 class NodeByHand(threading.Thread):
-    """A node that answers all that it is asked, and sends trained slices in its own way."""
+    """A node that answers all messages, and sends trained slices in its own way."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class NodeByHand(threading.Thread):
             return Message(Error(RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
 
     def asked(self) -> Message | None:
-        """Fetch the next message, if there is one, and all of its objects."""
+        """Fetch the next message with all of its objects; None if there is none."""
         _, found = as_node.pull_messages(self.door, self.number)
         if not found.messages_list:
             return None
@@ -118,5 +118,5 @@ class NodeByHand(threading.Thread):
         return message
 
     def close(self) -> None:
-        """Answer nothing any more."""
+        """Stop answering."""
         self.ended.set()

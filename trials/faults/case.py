@@ -1,7 +1,7 @@
-"""What a fault is: a function that does the damage, judges what came of it, and says what was lost.
+"""Defines a fault: a function that does the damage, judges the result, and names the losses.
 
-It asserts what must hold; an assertion that fails, any other error and a time that runs out make
-the verdict FAILED, with the reason.
+The function asserts the properties that must hold. A failed assertion, any other error or a timeout
+makes the verdict FAILED, with the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST_LINE = 200
 
 @dataclass(frozen=True)
 class Outcome:
-    """A row of the table, but for its name."""
+    """A row of the table, without its name."""
 
     verdict: str
     lost: str
@@ -28,12 +28,12 @@ class Outcome:
 
 
 def survived(lost: str = "nothing") -> Outcome:
-    """The run went on and came to its end."""
+    """Return the outcome of a run that continued and came to its end."""
     return Outcome(SURVIVED, lost)
 
 
 def stopped(lost: str = "nothing") -> Outcome:
-    """It ended with an error that says what to do."""
+    """Return the outcome of a run that ended with an error that names the remedy."""
     return Outcome(STOPPED, lost)
 
 
@@ -42,21 +42,21 @@ def not_run(why: str) -> Outcome:
 
 
 class Case:
-    """One fault's directory, the one that all faults share, and what the user saw."""
+    """A fault's own directory, the directory shared by all faults, and the user's view."""
 
     def __init__(self, folder: Path, shared: Path) -> None:
         self.folder, self.shared = folder, shared
         self.saw = ""
 
     def log(self, name: str) -> Path:
-        """Where a process's output goes; never beside the runs, which have logs of their own."""
+        """Return the file of a process's output; runs have logs of their own."""
         (self.folder / "logs").mkdir(exist_ok=True)
         return self.folder / "logs" / f"{name}.log"
 
     def see(self, source: Process | str, pattern: str) -> str:
-        """Take the first line that matches for what the user saw; there must be one.
+        """Record the first matching line as seen by the user; raise if there is none.
 
-        Paths are named first: the fault's own name is in them, and must not be what matches.
+        Paths are replaced first: they contain the fault's own name, which must not match.
         """
         text = source if isinstance(source, str) else source.output()
         told = f"exit {source.code}: " if isinstance(source, Process) and source.ended else ""
@@ -67,7 +67,7 @@ class Case:
         return found[0]
 
     def named(self, text: str) -> str:
-        """A printable text without this machine's paths."""
+        """Return printable text without this machine's paths."""
         for folder, name in ((self.folder, "DIR"), (self.shared, "DIR"), (APP, "CHECKOUT")):
             text = text.replace(str(folder), name)
         text = text.replace(tempfile.gettempdir(), "TMP")
@@ -82,10 +82,10 @@ def shortened(text: str) -> str:
 class Fault:
     name: str
     says: str
-    """What happens, in one line."""
+    """Name of the fault in one line."""
     do: Callable[[Case], Outcome]
     seconds: float
-    """After which it has failed."""
+    """Seconds after which it counts as failed."""
 
     def outcome(self, case: Case) -> Outcome:
         try:

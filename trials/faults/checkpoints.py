@@ -23,7 +23,7 @@ NEWEST = f"round-{ROUNDS - 1:06d}.safetensors"
 
 
 def resume_from_damage(case: Case, record: Path) -> Outcome:
-    """Resume; the run must say which checkpoint it did not take, and end as the undisturbed one."""
+    """Resume; the run must name the checkpoint that it skips, and end as the undisturbed one."""
     again = resume(case, record)
     assert again.end() == 0, f"--resume failed: {again.output()[-200:]}"
     log = (record / "flower.log").read_text()

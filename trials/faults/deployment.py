@@ -1,4 +1,4 @@
-"""Faults of deployed nodes: killed, late, too few, strangers, and what they say of themselves."""
+"""Faults of deployed nodes: killed, late, too few, unknown ones, and wrong profiles."""
 
 from __future__ import annotations
 

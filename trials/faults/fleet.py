@@ -1,6 +1,6 @@
-"""A deployment on this machine: a SuperLink over TLS and SuperNodes, by the scripts of deploy/.
+"""Runs a deployment on this machine with deploy/'s scripts: a SuperLink over TLS, and SuperNodes.
 
-The nodes come in by the proxy, where there is nginx.
+The nodes connect through the proxy if nginx is installed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trials.faults.processes import APP, BIN, Process, free_port, listens, wait_
 from trials.faults.runs import rounds_of
 
 BUDGETS = {"a": 0.15, "b": 0.3, "c": 1.0}
-"""Of HeteroFL's four levels of a resnet20 these afford 1, 2 and 4."""
+"""Budgets of the nodes; of HeteroFL's four levels of a resnet20 they afford 1, 2 and 4."""
 SMALL = (
     "model=resnet20 strategy=heterofl model.norm=bn fleet.clients=3 clients_per_round=3 "
     "evaluate.every=0 dataset.max_train=90 dataset.max_test=30 dataset.test=0 train.epochs=1 "
@@ -27,7 +27,7 @@ SMALL = (
 
 
 class Fleet:
-    """The processes of one deployment, in a fault's directory, at ports of its own."""
+    """The processes of one deployment, in a fault's directory, at their own ports."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.folder = case, case.folder
@@ -64,7 +64,7 @@ class Fleet:
         return Process(command, self.case.log(log), self.folder, self.env | env)
 
     def prepare(self, *names: str) -> None:
-        """Make certificates and keys, start the SuperLink, and let the nodes in."""
+        """Make certificates and keys, start the SuperLink, and register the nodes."""
         self.make_keys(*names)
         self.start_link()
         registered = self.script("register.sh")
@@ -115,7 +115,7 @@ class Fleet:
         return self.folder / "runs" / name
 
     def rounds(self, name: str) -> int:
-        """How many rounds a run has recorded."""
+        """Return the number of rounds that a run has recorded."""
         record = self.record(name)
         return len(rounds_of(record)) if (record / "metrics.jsonl").exists() else 0
 
@@ -123,7 +123,7 @@ class Fleet:
         wait_until(lambda: self.rounds(name) >= count, f"round {count} of {name}", 180)
 
     def trainings(self, node: str) -> int:
-        """How often a node was given a slice to train."""
+        """Return the number of slices that a node was given to train."""
         return self.nodes[node].output().count("Receiving: train message")
 
     def wait_training(self, node: str, count: int) -> None:
@@ -136,7 +136,7 @@ class Fleet:
 
 
 def whole_fleet(case: Case) -> Fleet:
-    """A deployment whose three nodes are online."""
+    """Return a deployment whose three nodes are online."""
     fleet = Fleet(case)
     fleet.prepare(*BUDGETS)
     for partition, name in enumerate(BUDGETS):

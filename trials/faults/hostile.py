@@ -1,6 +1,6 @@
-"""Faults of clients that send what they should not: the real apps, in one process.
+"""Faults of clients that send invalid or harmful content: the real apps, in one process.
 
-Client 0 of eight is hostile, and answers first. The others must train as if it had not come.
+Client 0 of eight is hostile, and answers first. The others must train as if it were absent.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SMALL = (
 )
 
 Trick = Callable[[int, Message, Message], Message]
-"""Of a client's number, a message and the honest reply: what is sent instead."""
+"""Returns the message to send, from a client's number, a message and the honest reply."""
 Reply = Callable[[Message, Message], Message]
-"""Of a message and the reply that an honest client gives: what is sent instead."""
+"""Returns the message to send, from a message and an honest client's reply."""
 
 
 def trick(replies: Reply, *kinds: str) -> Trick:
-    """The hostile client answers messages of these kinds in its own way."""
+    """Return a trick: the hostile client replies in its own way to messages of these kinds."""
 
     def answer(client: int, message: Message, reply: Message) -> Message:
         if client == HOSTILE and message.metadata.message_type in kinds:
@@ -61,7 +61,7 @@ class TrickedGrid(LocalGrid):
 
 
 def federate(folder: Path, name: str, tricks: Trick, overrides: str = "") -> Path:
-    """Run a federation and return its record; what it prints and logs is in `NAME.log`."""
+    """Run a federation and return its record; its output is in `NAME.log`."""
     with (folder / f"{name}.log").open("w") as output, redirect_stdout(output):
         logging.getLogger("flwr").handlers[:] = [logging.StreamHandler(output)]
         config = compose(f"{SMALL} output={folder} name={name} {overrides}")
@@ -72,7 +72,7 @@ def federate(folder: Path, name: str, tricks: Trick, overrides: str = "") -> Pat
 def others_are_not_disturbed(
     case: Case, tricks: Trick, overrides: str = "", kind: str = "train"
 ) -> Outcome:
-    """The run ends with the weights of one whose client 0 does not answer that kind of message."""
+    """Assert that the run ends with the weights of one whose client 0 never answers this kind."""
     tricked = federate(case.folder, "tricked", tricks, overrides)
     case.see((case.folder / "tricked.log").read_text(), f"left out|refused|of {CLIENTS} ")
     silent = f"without-{kind}-{overrides.replace('=', '-')}"
@@ -176,7 +176,7 @@ def terminal_escapes(case: Case) -> Outcome:
     return survived("the two clients' replies")
 
 
-# --- what a client says of itself -----------------------------------------------------------------
+# --- a client's profile ---------------------------------------------------------------------------
 
 
 def saying(change: Callable[[str], str]) -> Trick:
@@ -193,7 +193,7 @@ def profile_is_left_out(case: Case, change: Callable[[str], str], overrides: str
 
 
 def with_examples(number: str) -> Callable[[str], str]:
-    """The profile with other examples, as text: no limit of `json` is in the way."""
+    """Return a function that changes a profile's examples in its text, beyond `json`'s limits."""
 
     def change(profile: str) -> str:
         known = json.dumps(json.loads(profile)["examples"])

@@ -1,4 +1,4 @@
-"""Processes that a fault starts, finds, kills, and reads the output of."""
+"""Starts, finds and kills the processes of a fault, and reads their output."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ AS_NOBODY = (
     *f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups".split(),
     *["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"],
 )
-"""A command after it is another user's, who may read all, so that Python may be in root's home."""
+"""Prefix that runs a command as another user who may read all: Python may be in root's home."""
 PATIENCE = float(os.environ.get("FAULTS_PATIENCE", "1"))
-"""All waiting times are multiplied by it: for a machine that is busy."""
+"""Factor of all waiting times, for a busy machine."""
 PR_SET_CHILD_SUBREAPER = 36
 ANSI_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Process:
-    """A command in a session of its own, whose output goes to a file."""
+    """A command in a session of its own; its output goes to a file."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Process:
         return ANSI_CODE.sub("", self.log.read_text(errors="replace"))
 
     def until(self, pattern: str, seconds: float = 150.0) -> None:
-        """Wait for a line of its output; it must not end before."""
+        """Wait for a line of its output; the process must not end before."""
 
         def seen() -> bool:
             ended = self.ended
@@ -85,11 +85,11 @@ class Process:
         return self.code
 
     def send(self, number: Signals) -> None:
-        """To the process alone."""
+        """Send a signal to the process only."""
         self.popen.send_signal(number)
 
     def send_to_group(self, number: Signals) -> None:
-        """To it and to all that it has started and that has no group of its own."""
+        """Send a signal to the process and to all that it has started in its own group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
@@ -119,14 +119,14 @@ def listens(port: int) -> bool:
 
 
 def adopt_orphans() -> None:
-    """From now on whoever loses its parent below this process becomes its own child."""
+    """Make this process the parent of all processes below it that lose theirs."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap_until(wanted: int, seconds: float) -> bool:
-    """Wait for a child to end, and meanwhile bury the others, as init would; False if too late.
+    """Wait for a child to end and reap the others, as init would; return False on timeout.
 
-    Flower's processes end when their parent is gone, and one that nobody waits for is not gone.
+    Flower's processes end when their parent is gone, and an unreaped parent is not gone.
     """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -139,13 +139,13 @@ def reap_until(wanted: int, seconds: float) -> bool:
 
 
 def running(root: int) -> dict[int, str]:
-    """The processes that descend from another, with their command lines; no zombies."""
+    """Return the command lines of a process's descendants, without zombies."""
     parents, commands = {}, {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
             command = (entry / "cmdline").read_bytes()
-        except OSError:  # it has just ended
+        except OSError:  # it has ended in the meantime
             continue
         if state != "Z":
             parents[int(entry.name)] = int(parent)
@@ -160,12 +160,12 @@ def running(root: int) -> dict[int, str]:
 
 
 def of_this_fault() -> dict[int, str]:
-    """All that still runs of what this fault started: `__main__` has adopted the orphans."""
+    """Return all processes that this fault has started; `__main__` has adopted the orphans."""
     return {pid: command for pid, command in running(os.getppid()).items() if pid != os.getpid()}
 
 
 def find(text: str, seconds: float = 60.0) -> int:
-    """The process of this fault whose command line holds a text."""
+    """Return the process of this fault whose command line holds a text."""
     found: list[int] = []
 
     def there() -> bool:
@@ -177,7 +177,7 @@ def find(text: str, seconds: float = 60.0) -> int:
 
 
 def kill_all(root: int) -> None:
-    """End all that descends from a process, and what it starts meanwhile."""
+    """Kill all descendants of a process, including those that start meanwhile."""
     while left := running(root):
         for pid in left:
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Simulated runs and their records: what is started, and what is compared."""
+"""Starts simulated runs, and compares their records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = (
 
 
 def nestfl(case: Case, log: str, *arguments: str, home: Path | None = None) -> Process:
-    """`nestfl` in the fault's directory; as nobody, if it is given nobody's home."""
+    """Start `nestfl` in the fault's directory; with `home`, as nobody in that home."""
     user, home = (AS_NOBODY, home) if home else ((), case.shared)
     env = {"NESTFL_CACHE": str(home / "cache"), "HOME": str(home), "COLUMNS": "160"}
     command = [*user, str(BIN / "nestfl"), *arguments]
@@ -45,7 +45,7 @@ def resume(case: Case, run_dir: Path, log: str = "resumed") -> Process:
 
 
 def undisturbed(case: Case) -> Path:
-    """The record of a run that nothing happened to; made once for all faults."""
+    """Return the record of an undisturbed run; it is made once for all faults."""
     record = case.shared / "undisturbed"
     if not record.exists():
         run = start_run(case, "undisturbed")
@@ -55,7 +55,7 @@ def undisturbed(case: Case) -> Path:
 
 
 def unfinished_copy(case: Case, after: int) -> Path:
-    """The record of the undisturbed run, as if it had been killed after a round."""
+    """Return a copy of the undisturbed record, as if the run had been killed after a round."""
     copied = case.folder / "copied"
     shutil.copytree(undisturbed(case), copied)
     (copied / "summary.json").unlink()

@@ -34,7 +34,7 @@ def superlink_killed_in_a_pull(case: Case) -> Outcome:
     """kill -9 of the SuperLink when a node has just pulled its slice, a new one and `resume=`."""
     fleet = Fleet(case)
     fleet.prepare(*BUDGETS)
-    # Its SuperNode has all of the slice, and trains it, but cannot say so: then Flower forgets that
+    # Its SuperNode has the whole slice and trains it, but cannot reply. Flower then forgets that
     # a reply will come, and sends it in place of the next one.
     state, moment = case.folder / "state", "/confirm-message-received"
     wire = Wire(fleet.port, state, moment, 1 + 2, fleet.kill_link)  # a question, two slices
@@ -70,7 +70,7 @@ def hung_serverapp(case: Case) -> Outcome:
 
 
 def resume_with_all(case: Case, fleet: Fleet) -> Outcome:
-    """Start the SuperLink again; the run must end as one that nothing happened to.
+    """Start the SuperLink again; the run must end with the weights of an undisturbed one.
 
     It may ask for a restart of the node that was cut off.
     """
@@ -96,7 +96,7 @@ def resume_with_all(case: Case, fleet: Fleet) -> Outcome:
 
 
 def deployed_undisturbed(case: Case, fleet: Fleet) -> Path:
-    """The same run, to which nothing happens."""
+    """Return the record of the same run without a fault."""
     record = case.shared / "deployed"
     if not record.exists():
         whole = fleet.submit("whole", f"rounds={ROUNDS}", "deadline=120", f"output={case.shared}")

@@ -1,4 +1,4 @@
-"""Faults of a simulation: what is killed, stopped, or has no room to write."""
+"""Faults of a simulation: killed and stopped processes, and a full disk."""
 
 from __future__ import annotations
 

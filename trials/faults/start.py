@@ -1,4 +1,4 @@
-"""Faults of a start: fewer nodes than levels, and what cannot be tried here."""
+"""Faults of a start: fewer nodes than levels, and faults that cannot be tried here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def two_nodes(case: Case) -> Outcome:
         command = [str(BIN / "flwr"), "run", str(APP), "--stream", "--run-config", hydra]
         run = Process(command, case.log("run"), case.folder, env)
         run.end(240)
-    case.see(run, r"num-supernodes=\d")  # ours; Flower has a hint of its own
+    case.see(run, r"num-supernodes=\d")  # nestfl's own hint; Flower has another one
     trained = sorted(rounds_of(case.folder / "run")[0]["slices"])
     assert trained == ["1", "4"], f"levels {trained} were trained"
     assert "untrained" in run.output(), "untrained levels are not marked"

@@ -1,4 +1,4 @@
-"""The table: for a terminal, and as rows of a Markdown page."""
+"""Formats the table of faults for a terminal and for a Markdown page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def as_table(outcomes: Mapping[str, Outcome]) -> str:
 
 
 def update_markdown(page: Path, outcomes: Mapping[str, Outcome]) -> None:
-    """Put the rows between the page's marks; faults that were not run now keep theirs."""
+    """Write the rows between the page's marks; faults that did not run keep their rows."""
     text = page.read_text(encoding="utf-8")
     before, old, after = re.split(f"{re.escape(BEGIN)}|{re.escape(END)}", text)
     kept = {line.split(" | ")[0]: line for line in old.splitlines() if line.startswith("| ")}

@@ -1,6 +1,6 @@
 """Faults of nodes that announce a reply and then upload it late, never, or as a bomb.
 
-All three nodes are played by this process; the SuperLink and the ServerApp are real ones.
+This process plays all three nodes; the SuperLink and the ServerApp are real.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MUCH = 300 * 2**20
 
 
 def others_are_kept(case: Case, fleet: Fleet, send: Send, reason: str) -> None:
-    """Node `c` sends its slices in its own way; both rounds must have the other nodes' replies."""
+    """Assert that both rounds have the other nodes' replies, whatever node `c` sends."""
     fleet.prepare(*BUDGETS)
     ways = {"a": all_of_it, "b": all_of_it, "c": send}
     for partition, (name, way) in enumerate(ways.items()):

@@ -1,4 +1,4 @@
-"""A wire between a node and the SuperLink that reads along: things happen at a moment of choice."""
+"""Forwards the traffic between a node and the SuperLink, and acts at a chosen request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 class Wire:
     """Passes a node's TLS connections on to the SuperLink.
 
-    When the node asks for `path` for the n-th time, `happens` is called in place of the request.
+    When the node requests `path` for the n-th time, `happens` is called in place of the request.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Small faults, put into the source one at a time: do the tests of that source notice them?"""
+"""Puts small faults into the source, one at a time, and checks that its tests notice them."""

@@ -1,9 +1,9 @@
-"""Puts faults into a copy of the checkout, runs the tests that belong to each, prints the table.
+"""Puts faults into a copy of the checkout, runs the tests of each file, and prints the table.
 
     python -m trials.mutations [FILE ...] [--faults 8] [--seed 0]
 
-Tests that do not end have caught a fault, too. The exit code is 1 if fewer than nine of ten are
-caught, those equal in effect aside.
+Tests that do not end count as having caught a fault. The exit code is 1 if fewer than nine of ten
+faults are caught, not counting those without an effect.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ NOT_COMPILED = ("strategies/aggregation/exact_sums.py", "strategies/aggregation/
 HEAVY = ("torch", "torch._dynamo", "numba", "flwr.serverapp", "flwr.clientapp", "datasets",
          "flwr_datasets.partitioner", "sklearn.cluster", "sklearn.datasets", "hydra", "pytest",
          "hypothesis.extra.numpy", "tensorboard.plugins")  # fmt: skip
-"""What the tests import, and takes seconds: it is imported once, and each run starts from there."""
+"""Modules that the tests import slowly: they are imported once, and each run is forked after it."""
 NOT_COPIED = (".git", ".venv", "__pycache__", ".hypothesis", "*.egg-info", "outputs", "runs")
 
 
@@ -90,7 +90,7 @@ def run_tests(checkout: Path, file: str) -> None:
 
 
 def verdict(checkout: Path, file: str, seconds: float | None = None) -> str:
-    """Return what a file's tests, in a process of their own, make of it as it is."""
+    """Return the result of a file's tests, run in a process of their own."""
     process = multiprocessing.get_context("fork").Process(
         target=run_tests, args=(checkout, file), daemon=True
     )
@@ -104,7 +104,7 @@ def verdict(checkout: Path, file: str, seconds: float | None = None) -> str:
 
 
 def outcomes(checkout: Path, file: str, faults: list[Fault]) -> Counter[str]:
-    """Put each fault into the file, and count what the tests make of it."""
+    """Put each fault into the file in turn, and count the tests' results."""
     start = time.monotonic()
     if verdict(checkout, file) != "survived":
         sys.exit(f"tests fail without any fault:\n{(checkout / 'tests.log').read_text()}")
@@ -113,7 +113,7 @@ def outcomes(checkout: Path, file: str, faults: list[Fault]) -> Counter[str]:
     source = (checkout / file).read_bytes()
     for number, fault in enumerate(faults):
         (checkout / file).write_bytes(fault.put_into(source))
-        os.utime(checkout / file, (number, number))  # so that no older bytecode is taken for it
+        os.utime(checkout / file, (number, number))  # so that no older bytecode is used
         outcome = verdict(checkout, file, limit)
         if outcome == "survived" and (file, fault.text, fault.change) in EQUAL:
             outcome = "equal"
@@ -134,7 +134,7 @@ def main() -> int:
     os.environ["OMP_NUM_THREADS"] = "1"  # a process with threads cannot be forked
     for module in HEAVY:
         import_module(module)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copy goes, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copy is removed, too
     table: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         checkout = Path(folder) / "checkout"

@@ -1,7 +1,7 @@
-"""Faults that no test can notice, because nothing that the code promises changes with them.
+"""Lists faults that no test can notice, because no promised behaviour changes with them.
 
-Each is named by its file, the line of the source that it is in, and the change. A line that is
-written anew has to be thought over again.
+The key of a fault is its file, its source line, and the change. After an edit of that line the
+reason has to be checked again.
 """
 
 from __future__ import annotations
@@ -160,4 +160,4 @@ EQUAL: dict[tuple[str, str, str], str] = {
         "beta and number < len(logits) -> (beta or number < len(logits))",
     ): "what weighs 0, or is an answer's divergence from itself, adds 0",
 }
-"""The reason for each."""
+"""The reason for each fault."""

@@ -1,6 +1,6 @@
-"""The small faults that a source file can have: a comparison turned, a constant moved, and so on.
+"""Finds the small faults that a source file can have: an inverted comparison, a moved constant.
 
-Texts (docstrings, messages, logs), annotations and decorators are left as they are.
+Texts (docstrings, messages, logs), annotations and decorators stay unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OTHER_NAME = {"min": "max", "max": "min"}
 
 @dataclass(frozen=True)
 class Fault:
-    """One expression of a file, and what is put in its place."""
+    """An expression of a file, and its replacement."""
 
     file: str
     line: int
@@ -75,7 +75,7 @@ def faults_of(root: Path, file: str) -> list[Fault]:
 
 
 def chosen(faults: list[Fault], count: int, seed: int) -> list[Fault]:
-    """Return some of a file's faults, the same for the same seed."""
+    """Return `count` of a file's faults, the same for the same seed."""
     if count >= len(faults):
         return faults
     places = random.Random(seed).sample(range(len(faults)), count)
@@ -83,11 +83,11 @@ def chosen(faults: list[Fault], count: int, seed: int) -> list[Fault]:
 
 
 Change = tuple[ast.expr | ast.stmt, ast.AST]
-"""A node of the source, and the one that takes its place."""
+"""A node of the source, and its replacement."""
 
 
 def _changes(node: ast.AST, returns_bool: bool = False) -> Iterator[Change]:
-    """Give the faults of a node and of all below it."""
+    """Yield the faults of a node and of all nodes below it."""
     if _is_text(node):
         return
     if isinstance(node, ast.FunctionDef):
@@ -102,7 +102,7 @@ def _changes(node: ast.AST, returns_bool: bool = False) -> Iterator[Change]:
 
 
 def _is_text(node: ast.AST) -> bool:
-    """Whether a node is only for people to read, or for the type checker."""
+    """Return whether a node serves readers or the type checker only."""
     if isinstance(node, ast.Raise | ast.JoinedStr):
         return True
     if isinstance(node, ast.If):
@@ -153,7 +153,7 @@ def _conditions(node: ast.AST) -> list[ast.expr]:
 
 
 def _is_plain(condition: ast.expr) -> bool:
-    """Whether a condition has no operator that is turned by itself."""
+    """Return whether a condition has no operator that is inverted by itself."""
     return not isinstance(condition, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Constant)
 
 

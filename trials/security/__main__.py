@@ -20,11 +20,11 @@ from trials.security.site import Site
 from trials.security.table import cells, requests, update_markdown
 
 for group in ("outsiders", "insiders"):
-    import_module(f"trials.security.{group}")  # which fills ATTACKERS, in this order
+    import_module(f"trials.security.{group}")  # fills ATTACKERS, in this order
 
 
 def attack(site: Site, attackers: list[Attacker]) -> dict[str, Findings]:
-    """Let all of them try, one after the other."""
+    """Let all attackers try, one after the other."""
     found = {}
     for attacker in attackers:
         began = time.monotonic()
@@ -56,11 +56,11 @@ def main() -> int:
 
 
 def run_all(attackers: list[Attacker], markdown: Path | None) -> int:
-    """Print the tables; return 1 if something could not be tried, whose directory is then kept."""
+    """Print the tables; return 1 if an attack could not be tried, and keep its directory."""
     adopt_orphans()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that running processes end, too
     root = Path(tempfile.mkdtemp(prefix="security-"))
-    root.chmod(0o755)  # another user comes here
+    root.chmod(0o755)  # another user works here
     found: dict[str, dict[str, Findings]] = {one.name: {} for one in attackers}
     for kind in (Before, After):
         site = kind(root / kind.name)

@@ -1,4 +1,4 @@
-"""The deployment of today: the scripts of deploy/, with nginx in front."""
+"""Deploys nestfl with the scripts of deploy/ and nginx in front, for the column `after`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NGINX = shutil.which("nginx", path=os.pathsep.join([os.environ["PATH"], "/usr/sb
 
 
 class After(Site):
-    """The SuperLink on loopback, for its own user; the Fleet API alone in front; pinned code."""
+    """The SuperLink on loopback, for its own user; only the Fleet API in front; pinned code."""
 
     name = "after"
 
@@ -35,7 +35,7 @@ class After(Site):
         self.deploy("proxy", "proxy.sh")
 
     def start_device(self) -> None:
-        """It runs this checkout, as it would by default, and the attackers' tame app."""
+        """Start a device that runs this checkout, as by default, and a harmless app."""
         code = f"{fingerprint_of(APP)},{fingerprint(self.app)}"
         self.deploy("a", "supernode.sh", "a", f'{NODE_CONFIG} code="{code}"')
 
@@ -44,7 +44,7 @@ class After(Site):
         return None
 
     def second_proxy(self) -> int:
-        """Start one that asks for client certificates, too; return its port."""
+        """Start a proxy that asks for client certificates, too; return its port."""
         state, port = self.folder / "second", free_port()
         state.mkdir(mode=0o700)
         for name in ("ca.crt", "server.pem", "server.key"):

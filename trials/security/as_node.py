@@ -1,4 +1,4 @@
-"""What a registered device's key opens: the Fleet API, asked for more than is its own."""
+"""Tries a registered device's key at the Fleet API, beyond the device's own data."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ FORGED = "what an attacker wrote"
 
 
 def pull_messages(door: Door, node: int) -> tuple[Answer, PullMessagesResponse]:
-    """Ask for what waits for a node."""
+    """Request the messages that wait for a node."""
     answer = door.post("/v1/fleet/pull-messages", PullMessagesRequest(node=Node(node_id=node)))
     return answer, answer.read(PullMessagesResponse)
 
 
 def pull_object(door: Door, node: int, run: int, identity: str) -> tuple[Answer, bytes]:
-    """Ask for a part of a message by its hash."""
+    """Request a part of a message by its hash."""
     asked = PullObjectRequest(node=Node(node_id=node), run_id=run, object_id=identity)
     answer = door.post("/v1/fleet/pull-object", asked)
     return answer, answer.read(PullObjectResponse).object_content
 
 
 def get_code(door: Door, node: int, run: int) -> tuple[Answer, bytes]:
-    """Ask for a run, and for the code that it runs."""
+    """Request a run, and its code."""
     asked = GetRunRequest(node=Node(node_id=node), run_id=run)
     answer = door.post("/v1/fleet/get-run", asked)
     if not answer.good:
@@ -69,7 +69,7 @@ def get_code(door: Door, node: int, run: int) -> tuple[Answer, bytes]:
 
 @dataclass(frozen=True)
 class Parcel:
-    """A message as it is sent: what it says of itself, and its objects, children first."""
+    """A message as it is sent: its metadata, and its objects, children first."""
 
     message: Message
     objects: dict[str, bytes]
@@ -108,7 +108,7 @@ class Parcel:
 
 
 def repeated(parcel: Parcel, times: int) -> Parcel:
-    """Name each array's chunks so many times: 2 bytes for each time, and megabytes where read."""
+    """Name each array's chunks `times` times: 2 bytes each, but megabytes when read."""
 
     def change(kind: str, body: bytes) -> bytes:
         if kind != "Array":
@@ -121,7 +121,7 @@ def repeated(parcel: Parcel, times: int) -> Parcel:
 
 
 def announce(door: Door, node: int, parcel: Parcel) -> tuple[Answer, PushMessagesResponse]:
-    """Say as a node that a message comes, whoever that says it is from; upload none of it."""
+    """Announce a message as a node, with any sender in it; upload none of it."""
     parcel.message.metadata.__dict__["_message_id"] = parcel.root
     asked = PushMessagesRequest(
         node=Node(node_id=node),
@@ -133,7 +133,7 @@ def announce(door: Door, node: int, parcel: Parcel) -> tuple[Answer, PushMessage
 
 
 def upload(door: Door, node: int, parcel: Parcel, session: str, identity: str) -> Answer:
-    """Upload one object of a message that was announced."""
+    """Upload one object of an announced message."""
     part = PushObjectRequest(
         node=Node(node_id=node),
         run_id=parcel.message.metadata.run_id,
@@ -145,7 +145,7 @@ def upload(door: Door, node: int, parcel: Parcel, session: str, identity: str) -
 
 
 def push(door: Door, node: int, message: Message | Parcel) -> tuple[Answer, bool]:
-    """Push any message as a node, whoever the message says it is from; whether it was taken."""
+    """Push any message as a node, with any sender in it; return the answer and its success."""
     parcel = message if isinstance(message, Parcel) else Parcel.of(message)
     answer, found = announce(door, node, parcel)
     for identity in found.objects_to_push:
@@ -154,7 +154,7 @@ def push(door: Door, node: int, message: Message | Parcel) -> tuple[Answer, bool
 
 
 def forged(run: int, source: int, to: int, reply_to: str = "") -> Message:
-    """A message of a run that is from and to whom one likes."""
+    """Return a message of a run with any sender and receiver."""
     metadata = Metadata(
         run_id=run,
         message_id="",
@@ -171,9 +171,9 @@ def forged(run: int, source: int, to: int, reply_to: str = "") -> Message:
 
 
 def wait_for(site: Site, run: int, node: int) -> tuple[str, list[str]]:
-    """The id of what a run sends a node, and its parts': known to the server and that node alone.
+    """Return the ids of a run's message to a node and of its parts, known only to both sides.
 
-    They are read from the SuperLink's database, as nobody else could.
+    They are read from the SuperLink's database, which an attacker could not do.
     """
     signed = [value - 2**64 if value >= 2**63 else value for value in (run, node)]
     found: list[str] = []

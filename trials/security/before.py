@@ -1,4 +1,7 @@
-"""The deployment of nestfl until commit f0760e5: Flower's own commands, all APIs on one port."""
+"""Deploys Flower's own commands with all APIs on one port, for the column `before`.
+
+nestfl was deployed in this way until commit f0760e5.
+"""
 
 from __future__ import annotations
 

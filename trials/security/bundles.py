@@ -1,4 +1,4 @@
-"""Apps that are sent to devices: one that does as it should, and one that should never run."""
+"""Makes the apps that are sent to devices: a harmless one, and one that must never run."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def bundle(client: str = CLIENT, name: str = "small") -> bytes:
 
 
 def evil(marker: Path) -> bytes:
-    """An app that leaves a file on whatever device imports it."""
+    """Return an app that writes a file on any device that imports it."""
     return bundle(f"open({str(marker)!r}, 'w').close()\n{CLIENT}")
 
 
 def packed_again(fab: bytes, comment: str) -> bytes:
-    """The same files under another hash."""
+    """Return a bundle of the same files under another hash."""
     found = io.BytesIO(fab)
     with zipfile.ZipFile(found, "a") as archive:
         archive.comment = comment.encode()

@@ -1,4 +1,4 @@
-"""What an attack is: somebody who tries something, at a deployment, and what came of it."""
+"""Defines an attack: an attacker, a deployment, and the results of its attempts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ WHAT = (LIST, STOP, SUBMIT, TASK, FLOOD, CODE, SLICE)
 
 @dataclass(frozen=True)
 class Found:
-    """Whether an attack was possible, and what was answered."""
+    """The result of an attempt: if it was possible, and the answer."""
 
     possible: bool | None
-    """None: there is nothing to try."""
+    """None if there is nothing to try."""
     answer: str
 
     def __str__(self) -> str:
@@ -36,12 +36,12 @@ class Found:
 
 
 Findings = dict[str, Found]
-"""By what was tried: a column of the table, or a request of the list."""
+"""Results by attempt: a column of the table, or a request of the list."""
 
 
 @dataclass(frozen=True)
 class Attacker:
-    """Who attacks, and all that is tried."""
+    """An attacker and all its attempts."""
 
     name: str
     attack: Callable[[Site], Findings]
@@ -51,7 +51,7 @@ ATTACKERS: dict[str, Attacker] = {}
 
 
 def attacker(name: str) -> Callable[[Callable[[Site], Findings]], None]:
-    """Add a function that tries all that somebody may try."""
+    """Add a function that makes all attempts of an attacker."""
 
     def register(attack: Callable[[Site], Findings]) -> None:
         ATTACKERS[name] = Attacker(name, attack)

@@ -37,11 +37,11 @@ from trials.security.site import Site
 
 ATTEMPTS = 3
 ASKED_AT_MOST = 200
-"""Times that an attacker asks for a task."""
+"""Most times that an attacker asks for a task."""
 
 
 def attack(site: Site, door: Door) -> Findings:
-    """Try all of it at one door."""
+    """Try all attacks at one door."""
     task = take_task(site, door)
     submitted, code = submit(site, door)
     return {
@@ -55,7 +55,7 @@ def attack(site: Site, door: Door) -> Findings:
 
 
 def list_runs(door: Door) -> Found:
-    """Ask which runs there are."""
+    """Request the list of runs."""
     answer = door.post("/v1/control/list-runs", ListRunsRequest())
     runs = answer.read(ListRunsResponse).run_dict
     return Found(bool(runs), f"{answer}, {len(runs)} runs" if runs else str(answer))
@@ -72,7 +72,7 @@ def stop(site: Site, door: Door) -> Found:
 
 
 def submit(site: Site, door: Door) -> tuple[Found, Found]:
-    """Submit a run of code that no device should import; and see whether one does."""
+    """Submit a run of code that no device should import; check if a device imports it."""
     marker, told = new_file(site), new_file(site)
     config = user_config_to_proto({"told": str(told), "seconds": 15})
     asked = StartRunRequest(fab=Fab(content=evil(marker)), override_config=config)
@@ -85,12 +85,12 @@ def submit(site: Site, door: Door) -> tuple[Found, Found]:
 
 
 def new_file(site: Site) -> Path:
-    """A name that is not taken, where devices and the server can write."""
+    """Return a free path that devices and the server can write."""
     return site.folder / f"made-{time.monotonic_ns()}"
 
 
 def watch(site: Site, run: int, marker: Path, told: Path) -> Found:
-    """Wait until a device has imported a run's code, or the run is over."""
+    """Wait until a device has imported a run's code, or the run has ended."""
 
     def over() -> bool:
         return marker.exists() or site.status(run).startswith("finished")
@@ -112,7 +112,7 @@ def watch(site: Site, run: int, marker: Path, told: Path) -> Found:
 
 @dataclass(frozen=True)
 class Task:
-    """A run's task that an attacker has, if it has one."""
+    """The task of a run that an attacker has taken, if any."""
 
     found: Found
     token: str = ""
@@ -120,7 +120,7 @@ class Task:
 
 
 def take_task(site: Site, door: Door) -> Task:
-    """Ask for the ServerApp's task of a run that the operator submits, faster than its own."""
+    """Ask for the ServerApp's task of a run that the operator submits, faster than Flower."""
     answer = Answer(0, why="never asked")
     for _ in range(ATTEMPTS):
         with ThreadPoolExecutor(1) as pool:
@@ -140,7 +140,7 @@ def take_task(site: Site, door: Door) -> Task:
 
 
 def ask_for_tasks(door: Door, kinds: list[str]) -> tuple[Answer, str]:
-    """Ask for a task again and again, until there is one or the door is shut."""
+    """Ask for a task repeatedly, until there is one or access is refused."""
     asked = AcquireTaskRequest(supported_task_types=kinds)
     answer = Answer(0, why="never asked")
     with door.client() as client:
@@ -154,7 +154,7 @@ def ask_for_tasks(door: Door, kinds: list[str]) -> tuple[Answer, str]:
 
 
 def read_update(door: Door, task: Task) -> Found:
-    """With the ServerApp's token, ask the devices for their updates, as the server does."""
+    """Request the devices' updates with the ServerApp's token, as the server does."""
     if task.run is None:
         answer = door.post("/v1/runtime/pull-messages", PullAppMessagesRequest())
         return Found(False, f"{answer}, no token")

@@ -1,4 +1,4 @@
-"""How an attacker asks: Flower's messages over HTTP, with whatever it has to show."""
+"""Sends an attacker's requests: Flower's messages over HTTP, with the attacker's credentials."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Proto = TypeVar("Proto", bound=Message)
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; status 0 where nothing did."""
+    """The answer to a request; status 0 without one."""
 
     status: int
     body: bytes = b""
@@ -52,7 +52,7 @@ class Answer:
         return self.status == 200
 
     def read(self, kind: type[Proto]) -> Proto:
-        """Return the message that it holds; an empty one if it holds none."""
+        """Return the message in the answer; an empty one if it holds none."""
         message: Proto = kind()
         if self.good:
             with suppress(DecodeError):
@@ -62,7 +62,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Key:
-    """A device's private key, with which its requests are signed."""
+    """A device's private key, which signs its requests."""
 
     private: ec.EllipticCurvePrivateKey
 
@@ -77,7 +77,7 @@ class Key:
         return public_key_to_bytes(self.private.public_key())
 
     def headers(self) -> dict[str, str]:
-        """Sign as Flower's SuperNodes do: the time, and not what is asked."""
+        """Sign like Flower's SuperNodes: the time, but not the request."""
         time = now().isoformat()
         signature = sign_message(self.private, time.encode("ascii"))
         return {
@@ -89,11 +89,11 @@ class Key:
 
 @dataclass(frozen=True)
 class Door:
-    """A port, and what an attacker has in hand in front of it."""
+    """A port, and the credentials that an attacker uses there."""
 
     port: int
     authority: Path | None = None
-    """Without one, an attacker does not look at whose certificate it is."""
+    """Without one, an attacker does not check the server's certificate."""
     key: Key | None = None
     tls: bool = True
 
@@ -116,7 +116,8 @@ class Door:
         token: str = "",
         client: httpx.Client | None = None,
     ) -> Answer:
-        """Ask as Flower's own programs do; signed if there is a key, with a task's token if any."""
+        """Send a request like Flower's programs, signed with a key and with a task's token, if
+        any."""
         body = message.SerializeToString() if isinstance(message, Message) else message
         shown = {"content-type": PROTOBUF_MEDIA_TYPE, **VERSION}
         shown |= self.key.headers() if self.key else {}
@@ -132,7 +133,7 @@ class Door:
         return Answer(found.status_code, found.content)
 
     def activate(self) -> int:
-        """Come online as the node whose key this is; return its number, 0 if it may not."""
+        """Come online as the node with this key; return its number, or 0 if it is refused."""
         assert self.key is not None
         asked = ActivateNodeRequest(public_key=self.key.public, heartbeat_interval=1800)
         return self.post("/v1/fleet/activate-node", asked).read(ActivateNodeResponse).node_id
@@ -141,7 +142,7 @@ class Door:
         return replace(self, key=key)
 
     def grid(self, token: str) -> HttpGrid:
-        """Return what a ServerApp has that holds this token: the way to all devices."""
+        """Return the Grid of a ServerApp with this token, which reaches all devices."""
         grid = HttpGrid(f"127.0.0.1:{self.port}", token=token)
         grid._client = RuntimeHttpClient(
             self.url,

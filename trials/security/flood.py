@@ -1,4 +1,4 @@
-"""Attacks that only cost: a body of 1 GB, many requests, and requests that never end."""
+"""Attacks on resources: a body of 1 GB, many requests, and requests that never end."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ QUICK = 2000
 CONNECTIONS = 400
 SLOW = 50
 PATIENT = 20.0
-"""Seconds after which slow requests are looked at."""
+"""Seconds after which slow requests are checked."""
 MUCH = 2**29
-"""Bytes that a server's memory may not grow by."""
+"""Most bytes that a server's memory may grow by."""
 FLEET = "/v1/fleet/pull-messages"
 
 
 def process_of(words: str) -> int:
-    """The process of this script's whose command line holds some words."""
+    """Return the process of this script whose command line holds these words."""
     found = processes_of(words)
     assert found, f"no process {words}"
     return found[0]
@@ -44,7 +44,7 @@ def processes_of(words: str) -> list[int]:
 
 
 def peak(pid: int) -> int:
-    """The most bytes that a process has had in memory since `forget_peak`."""
+    """Return the most bytes that a process has had in memory since `forget_peak`."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) * 1024  # type: ignore[index]
 
@@ -55,12 +55,12 @@ def forget_peak(pid: int) -> None:
 
 
 def megabytes(count: int) -> Iterator[bytes]:
-    """Yield so many bytes, a megabyte at a time."""
+    """Yield `count` bytes, a megabyte at a time."""
     yield from (b"\0" * CHUNK for _ in range(count // CHUNK))
 
 
 def big_body(door: Door, pid: int, chunked: bool, path: str = FLEET, size: int = BODY) -> Found:
-    """Send 1 GB, with its length or without; see what the server's memory does."""
+    """Send 1 GB, with its length or without; check the growth of the server's memory."""
     forget_peak(pid)
     before = peak(pid)
     headers = {"content-type": "application/protobuf"}
@@ -88,7 +88,7 @@ def big_body(door: Door, pid: int, chunked: bool, path: str = FLEET, size: int =
 
 
 def many(door: Door) -> Found:
-    """Ask as much as one can at once, on many connections; see what is answered."""
+    """Send as many requests as possible at once, on many connections; check the answers."""
     data = request(FLEET) * (QUICK // CONNECTIONS - 1) + request(FLEET, "Connection: close")
     began = time.monotonic()
     with ThreadPoolExecutor(CONNECTIONS) as pool:
@@ -102,7 +102,7 @@ def many(door: Door) -> Found:
 
 
 def slow(door: Door) -> Found:
-    """Open connections and never end a request; see how many are still held."""
+    """Open connections and never end a request; count those that are still open."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     opened = []

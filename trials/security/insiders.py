@@ -82,7 +82,7 @@ def user_of_the_server(site: Site) -> Findings:
 
 
 def of_a_simulation(site: Site) -> Findings:
-    """Ask the SuperLink of a simulation, where it has one."""
+    """Ask the SuperLink of a simulation, if it has one."""
     listed, taken = (f"`{what}` of the SuperLink of a simulation" for what in SIMULATED)
     if (port := site.start_simulation()) is None:
         return dict.fromkeys((listed, taken), Found(False, "it has none"))
@@ -124,7 +124,7 @@ def user_of_a_device(site: Site) -> Findings:
 
 
 def take_client_task(site: Site, door: OtherUsersDoor) -> tuple[Found, Found]:
-    """Ask a SuperNode for its task, faster than its own process; read what the task is given."""
+    """Ask a SuperNode for its task, faster than its own process; read the task's input."""
     answer = Answer(0, why="never asked")
     for _ in range(control.ATTEMPTS):
         run = site.submit(site.app, seconds=20)
@@ -154,7 +154,7 @@ def ask_for_long(door: OtherUsersDoor) -> tuple[Answer, str]:
 
 
 def slice_of(door: OtherUsersDoor, token: str) -> bytes:
-    """All parts of the message that a ClientApp with this token is to answer."""
+    """Return all parts of the message for a ClientApp with this token."""
     asked = door.post("/v1/runtime/pull-messages", PullAppMessagesRequest(), token)
     found = asked.read(PullAppMessagesResponse)
     parts = [part for tree in found.message_object_trees for part in iterate_object_tree(tree)]
@@ -168,7 +168,7 @@ def slice_of(door: OtherUsersDoor, token: str) -> bytes:
 
 
 def seen_tokens(words: str, seconds: float = 20.0) -> list[str]:
-    """The command lines with tokens that another user sees within some time."""
+    """Return the command lines with tokens that another user sees within some time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if seen := tokens(words):
@@ -178,7 +178,7 @@ def seen_tokens(words: str, seconds: float = 20.0) -> list[str]:
 
 
 def use_of(seen: list[str], door: OtherUsersDoor) -> Found:
-    """Whether a token that was seen opens anything."""
+    """Return the result of using a token that was seen."""
     if not seen:
         return Found(False, "not shown")
     token = seen[0].split("--token ")[1].split()[0]
@@ -198,11 +198,11 @@ def the_server(site: Site) -> Findings:
 
 
 def named_path(site: Site) -> Found:
-    """Have a run of nestfl's own say where the device's data are."""
+    """Start a run that names the path of a device's data; check if a device opens it."""
     path = site.folder / "private.npz"
     np.savez(path, x=np.zeros((200, 8, 8), np.uint8), y=np.arange(200) % 10)
     for name, number in numbers(site).items():
-        if name != "a":  # they would answer nothing
+        if name != "a":  # they would not answer
             door = Door(site.public, site.authority, site.key(name))
             door.post("/v1/fleet/deactivate-node", DeactivateNodeRequest(node_id=number))
     script = str(APP / "deploy" / "submit.sh")
@@ -214,12 +214,12 @@ def named_path(site: Site) -> Found:
 
 
 def sent(site: Site, comment: str, swapped: bool = False) -> Found:
-    """Send the tame app under a hash of its own; or evil code under that hash."""
+    """Send the harmless app under its hash; if `swapped`, with evil code under that hash."""
     marker, told = control.new_file(site), control.new_file(site)
     fab = packed_again(site.app, comment)
     run = site.submit(fab, told=str(told), seconds=15)
     if swapped:
-        site.wait_status(run, "running")  # the server's own part has its code
+        site.wait_status(run, "running")  # the server's part has its code
         swap(site.state / "superlink.db", fab, evil(marker))
     found = control.watch(site, run, marker, told)
     if found.possible or "FAB hash mismatch" not in site.processes["a"].output():
@@ -230,7 +230,7 @@ def sent(site: Site, comment: str, swapped: bool = False) -> Found:
 
 
 def swap(database: Path, fab: bytes, content: bytes) -> None:
-    """Put other code in the place of a run's, as who has the server can."""
+    """Replace a run's code in the database, as an attacker on the server can."""
     with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
         hashed = hashlib.sha256(fab).hexdigest()
         change = "UPDATE fab SET content = ? WHERE fab_hash = ?"

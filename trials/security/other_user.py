@@ -1,4 +1,4 @@
-"""What another user of the machine can do: ask ports on loopback, list processes, open files."""
+"""Acts as another user of the machine: uses loopback ports, lists processes, opens files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 def as_other_user(do: Callable[[], Result]) -> Result:
-    """Do something in a process that belongs to `nobody`; needs root."""
+    """Call a function in a process that belongs to `nobody`; needs root."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -41,7 +41,7 @@ def as_other_user(do: Callable[[], Result]) -> Result:
 
 
 class OtherUsersDoor(Door):
-    """A port on loopback, asked by another user than the one who listens there."""
+    """A port on loopback, used by another user than the one who listens there."""
 
     def post(
         self,
@@ -54,7 +54,7 @@ class OtherUsersDoor(Door):
 
 
 def tokens(words: str) -> list[str]:
-    """The command lines with a task's token and some words that another user is shown."""
+    """Return the command lines with a task's token and some words that another user sees."""
 
     def look() -> list[str]:
         found = []
@@ -71,12 +71,12 @@ def tokens(words: str) -> list[str]:
 
 
 def readable(*files: Path) -> list[str]:
-    """The names of those files that another user can read."""
+    """Return the names of the files that another user can read."""
     return as_other_user(lambda: [file.name for file in files if _opens(file, os.O_RDONLY)])
 
 
 def writable(*files: Path) -> list[str]:
-    """The names of those files that another user can change."""
+    """Return the names of the files that another user can change."""
     return as_other_user(lambda: [file.name for file in files if _opens(file, os.O_WRONLY)])
 
 

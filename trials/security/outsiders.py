@@ -25,7 +25,7 @@ from trials.security.tricks import try_all
 
 
 def summary(found: list[Found]) -> Found:
-    """Several attempts as one."""
+    """Return several attempts as one result."""
     possible = any(one.possible for one in found)
     return Found(possible, "; ".join(one.answer for one in found))
 
@@ -91,7 +91,7 @@ def with_key(site: Site) -> Findings:
 
 
 def numbers(site: Site) -> dict[str, int]:
-    """The nodes' numbers by their names; the operator's knowledge, not the attackers'."""
+    """Return the nodes' numbers by name, known to the operator but not to attackers."""
     answer = site.operator.post("/v1/control/list-nodes", ListNodesRequest())
     found = {node.public_key: node.node_id for node in answer.read(ListNodesResponse).nodes_info}
     return {name: found[site.key(name).public] for name in ("a", "b", "m")}

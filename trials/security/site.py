@@ -1,7 +1,7 @@
-"""A deployment on this machine that is attacked: what it has in common `before` and `after`.
+"""Runs a deployment to be attacked: the common parts of `before` and `after`.
 
-A real SuperNode, `a`; a node `b` that is online but fetches nothing, so that what the server sends
-it waits in the SuperLink; and the attacker's own, `m`, whose key is registered like theirs.
+Its nodes are a real SuperNode `a`; a node `b` that is online but fetches nothing, so that its
+messages wait in the SuperLink; and the attacker's own `m`, with a registered key like the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NODE_CONFIG = "budget=1.0 partition-id=0 num-partitions=1"
 
 
 class Site(ABC):
-    """The processes of one deployment, in a directory of its own, at ports of its own."""
+    """The processes of one deployment, in a directory of its own, at its own ports."""
 
     name: str
 
@@ -58,11 +58,11 @@ class Site(ABC):
     @property
     @abstractmethod
     def link(self) -> int:
-        """The SuperLink's own port, that its operator asks."""
+        """The SuperLink's own port, which its operator uses."""
 
     @abstractmethod
     def start_server(self) -> None:
-        """Start what listens on the server's ports."""
+        """Start the processes that listen on the server's ports."""
 
     @abstractmethod
     def start_device(self) -> None:
@@ -70,10 +70,10 @@ class Site(ABC):
 
     @abstractmethod
     def start_simulation(self) -> int | None:
-        """Start a simulation, as a developer does; return its SuperLink's port if it has one."""
+        """Start a simulation like a developer; return its SuperLink's port if it has one."""
 
     def start(self) -> None:
-        """Start all of it; node `a` and node `b` are online in the end."""
+        """Start the deployment, until nodes `a` and `b` are online."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.script("certificates.sh")
         self.script("keys.sh", "a", "b", "m")
@@ -97,7 +97,7 @@ class Site(ABC):
         wait_until(lambda: listens(self.node_port), "node a", 60)
 
     def stop(self) -> None:
-        """End all that it has started; what they have started ends with them."""
+        """Stop all its processes, and those that they have started."""
         for process in self.processes.values():
             process.send_to_group(SIGTERM)
         with suppress(AssertionError):
@@ -166,6 +166,6 @@ class Site(ABC):
 
 
 def start_run(door: Door, fab: bytes, **config: UserConfigValue) -> int:
-    """Ask for a run of some code; return its number, 0 if it was refused."""
+    """Submit a run of some code; return its number, or 0 if it was refused."""
     asked = StartRunRequest(fab=Fab(content=fab), override_config=user_config_to_proto(config))
     return door.post("/v1/control/start-run", asked).read(StartRunResponse).run_id

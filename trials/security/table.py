@@ -1,4 +1,4 @@
-"""The tables: who could do what, before and after, and each other request with its answers."""
+"""Formats the tables of attacks, before and after, and of each other request with its answers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from trials.security.case import WHAT, WHO, Findings, Found
 
 Outcomes = Mapping[str, Mapping[str, Findings]]
-"""By attacker, and then by deployment."""
+"""Results by attacker, and then by deployment."""
 SITES = ("before", "after")
 MISSING = Found(None, "")
 
 
 def cells(attacker: str, found: Mapping[str, Findings]) -> str:
-    """The rows of what the table is about."""
+    """Return the rows of an attacker in the table."""
     rows = []
     for what in WHAT:
         answers = [str(found.get(site, {}).get(what, MISSING)) for site in SITES]
@@ -24,7 +24,7 @@ def cells(attacker: str, found: Mapping[str, Findings]) -> str:
 
 
 def requests(found: Mapping[str, Findings]) -> str:
-    """The rows of what else was asked."""
+    """Return the rows of an attacker's other requests."""
     names = dict.fromkeys(name for site in SITES for name in found.get(site, {}))
     rows = [
         _row(name, *(str(found.get(site, {}).get(name, MISSING)) for site in SITES))
@@ -35,7 +35,7 @@ def requests(found: Mapping[str, Findings]) -> str:
 
 
 def update_markdown(page: Path, outcomes: Outcomes) -> None:
-    """Put the tables between the page's marks; attackers that did not come now keep theirs."""
+    """Write the tables between the page's marks; attackers that did not run keep their rows."""
     text = page.read_text(encoding="utf-8")
     for attacker, found in outcomes.items():
         for kind, table in (("cells", cells(attacker, found)), ("requests", requests(found))):

@@ -1,4 +1,4 @@
-"""Requests that try to get past a proxy to what it does not pass on."""
+"""Requests that try to get past a proxy to paths that it does not pass on."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ PROTOBUF = "Content-Type: application/protobuf"
 
 
 def request(path: str, *headers: str, method: str = "POST", version: str = "1.1") -> bytes:
-    """A request without a body, as it goes over the wire."""
+    """Return a request without a body, as bytes on the wire."""
     own = ["Host: localhost"] if not any(line.startswith("Host:") for line in headers) else []
     lines = [f"{method} {path} HTTP/{version}", *own, *headers, PROTOBUF, "Content-Length: 0"]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
 def smuggled(first: str) -> bytes:
-    """A request with another one in its body, whose end is told in two ways."""
+    """Return a request with another one in its body, with two contradicting lengths."""
     inner = request(CONTROL, "Connection: close")
     head = f"POST {FLEET} HTTP/1.1\r\nHost: localhost\r\n{PROTOBUF}\r\n{first}\r\n\r\n"
     return head.encode() + b"0\r\n\r\n" + inner
 
 
 def requests() -> dict[str, bytes]:
-    """All of them by what they are."""
+    """Return all requests, by name."""
     last = "Connection: close"
     found = {name: request(path, last) for name, path in PATHS.items()}
     found |= {f"{name}, to Control": request(CONTROL, h, last) for name, h in HEADERS.items()}
@@ -79,7 +79,7 @@ def requests() -> dict[str, bytes]:
 
 
 def send(door: Door, data: bytes, seconds: float = 5.0) -> list[str]:
-    """Send bytes; return the status of each answer that comes."""
+    """Send bytes; return the status of each answer."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     got = b""
@@ -95,7 +95,7 @@ def send(door: Door, data: bytes, seconds: float = 5.0) -> list[str]:
 
 
 def try_all(site: Site) -> Findings:
-    """Send all of them to the public port; only a 2xx would be a way in."""
+    """Send all of them to the public port; only a 2xx would be a success."""
     found = {}
     for name, data in requests().items():
         answers = send(Door(site.public), data)

@@ -1,4 +1,4 @@
-"""Nodes answer what they are sure of, pass the rest on, and answer everything whatever happens."""
+"""Nodes answer confident samples, forward the rest, and answer every request in the end."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def samples(images: Tensor) -> Samples:
 
 @torch.no_grad()
 def exits_of(splitter: Splitter, test_set: ImageData) -> tuple[Tensor, Tensor]:
-    """How sure each exit of the network in one piece is of 40 images, and of what."""
+    """Return the confidence and the classes of each exit of the whole network for 40 images."""
     ((x, _), *_) = test_set.batches(40)
     assert splitter.level.ensemble
     logits = torch.stack(RunningEnsemble(splitter.net)(x))

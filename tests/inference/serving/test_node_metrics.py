@@ -1,4 +1,4 @@
-"""What a node's numbers say, and that they stay few."""
+"""A node's metrics count its requests, and stay few."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a request is, a node says what it thinks of it, and answers the next one."""
+"""A node answers any bytes with a status, and then still answers a valid request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def post(
     headers: Mapping[str, str] = BEARER,
     name: str = "device",
 ) -> httpx.Response:
-    """What a node says to a request; then it must answer a good one."""
+    """Return a node's answer to a request; afterwards it must answer a valid one."""
 
     async def asked() -> httpx.Response:
         node = node_of(parts, name)

@@ -1,4 +1,4 @@
-"""`nestfl data` shows what a run would take, all that is wrong with it, and who gets what."""
+"""`nestfl data` shows a run's data, all problems in it, and each client's part."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_clients_of_the_data_are_shown_by_name_as_a_run_would_have_them(tmp_path
 
 
 def test_all_that_is_broken_is_listed_and_the_command_fails(tmp_path: Path) -> None:
-    """Whether it shows in the first bytes, or only when all of them are decoded."""
+    """The damage shows in the first bytes, or only when the whole file is decoded."""
     folder = write_photos(tmp_path / "photos", {"cat": 5, "dog": 5})
     (folder / "cat" / "00.png").write_bytes(b"no image")
     cut = folder / "dog" / "03.png"

@@ -1,4 +1,4 @@
-"""Numbers on the command line: each option has a range, and refuses what is beyond it."""
+"""Numbers on the command line: each option refuses values outside its range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands take a user's own code with --plugin, and runs know theirs without it."""
+"""Commands take a user's own code with --plugin, and runs keep theirs without it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def nestfl(*arguments: str, code: int = 0) -> Result:
-    """What a command does in a process that has loaded no plugin yet."""
+    """Return the result of a command in a process that has loaded no plugin yet."""
     for plugin in plugins.loaded():
         plugins.unload(plugin)
     done = CliRunner().invoke(app, list(arguments))

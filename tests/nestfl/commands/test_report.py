@@ -1,4 +1,4 @@
-"""`nestfl report`: where its page goes, and what it refuses."""
+"""`nestfl report`: the place of its page, and refused requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All runs below a folder in a table, whatever else is in it."""
+"""`nestfl runs`: a table of all runs below a folder, among any other files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def told(*arguments: str) -> Result:
 
 
 def entries(*arguments: str) -> dict[str, dict[str, Any]]:
-    """Return what JSON tells of each run, by its directory."""
+    """Return each run's JSON entry, by its directory."""
     result = told(*arguments, "--json")
     assert result.exit_code == 0
     return {each["run"]: each for each in json.loads(result.stdout)}

@@ -1,4 +1,4 @@
-"""`nestfl serve`: what it refuses, before anything is served."""
+"""`nestfl serve`: refusals before a node serves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def serve(*arguments: object) -> str:
-    """What is said, in a line, to what is refused."""
+    """Return the line of a refusal."""
     result = CliRunner().invoke(app, ["serve", *map(str, arguments)])
     assert result.exit_code == 2, result.output
     assert len(result.output.splitlines()) == 1

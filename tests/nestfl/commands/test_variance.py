@@ -1,4 +1,4 @@
-"""`nestfl variance`: a line an exit, and what that makes of the balanced weights."""
+"""`nestfl variance`: a line per exit, and the balanced weights that follow."""
 
 from __future__ import annotations
 

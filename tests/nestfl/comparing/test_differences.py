@@ -1,4 +1,4 @@
-"""Paired differences: what is called better, and what is not."""
+"""Paired differences: verdicts that are given, and those that are not."""
 
 from __future__ import annotations
 

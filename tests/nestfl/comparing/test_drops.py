@@ -1,4 +1,4 @@
-"""What attacks take of accuracy, by hand, and what is compared with what."""
+"""Accuracy drops under attacks, worked out by hand, and their pairs of runs."""
 
 from __future__ import annotations
 

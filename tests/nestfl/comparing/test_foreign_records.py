@@ -1,4 +1,4 @@
-"""A comparison's record that others wrote is refused in one line."""
+"""A comparison's record from another program is refused in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What finished runs came to: scores, the rise at the end, what a target took, what was unfair."""
+"""Results of finished runs: scores, the last rise, a target's cost, unequal conditions."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ def test_levels_that_are_equal_in_one_cost_may_differ_in_another() -> None:
 
 
 def test_only_rivals_are_meant_to_be_equal() -> None:
-    """Levels of two networks differ, and nobody is warned of that."""
+    """Levels of two networks differ, without a warning."""
     trials = expand(["model=resnet20,resnet32", "strategy=heterofl,fedavg", "seed=0,1"])
     sets = costs_of_rivals(trials, [compose(trial.overrides) for trial in trials])
     assert [[each.name for each in rivals] for rivals in sets] == [

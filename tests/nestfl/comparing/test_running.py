@@ -1,4 +1,4 @@
-"""How far a comparison is, how long it will take, and what its runs are given."""
+"""A comparison's progress, its remaining time, and the resources of its runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs that a comparison's overrides ask for."""
+"""Overrides of a comparison expand into its trials."""
 
 from __future__ import annotations
 

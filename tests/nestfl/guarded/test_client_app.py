@@ -1,4 +1,4 @@
-"""Nothing of a run's bundle is written or imported before it was found to be allowed."""
+"""No file of a run's bundle is written or imported before the bundle is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device starts client apps and nothing else, and no process list has their tokens."""
+"""A device starts only client apps, and no process list shows their tokens."""
 
 from __future__ import annotations
 

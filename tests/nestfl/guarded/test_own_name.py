@@ -1,4 +1,4 @@
-"""Whom a node's messages may say that they are from."""
+"""A node's messages must name the node itself as their sender."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVER, NODE, OTHER = 1, 7, 8
 
 @pytest.fixture
 def pushed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What Flower was given of the messages that were pushed."""
+    """The pushed messages that reached Flower."""
     taken: list[Any] = []
     monkeypatch.setattr(
         fleet_handlers, "push_messages", lambda request, state: taken.append((request, state))

@@ -1,4 +1,4 @@
-"""A guarded port answers to its own user, and to nobody else."""
+"""A guarded port answers only its own user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fingerprint is of a bundle's files, all of them, and of nothing else."""
+"""A fingerprint depends on all files of a bundle, and on nothing else."""
 
 from __future__ import annotations
 

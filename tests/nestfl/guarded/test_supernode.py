@@ -1,4 +1,4 @@
-"""What `nestfl-supernode` makes of its arguments, before Flower sees them."""
+"""`nestfl-supernode` reads its arguments before Flower sees them."""
 
 from __future__ import annotations
 

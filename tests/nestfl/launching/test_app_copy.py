@@ -1,4 +1,4 @@
-"""The copy of the app that a run imports is kept under its content; a cache can always be had."""
+"""The copy of the app that a run imports is kept by content; a cache is always available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How simulated clients share GPUs: by what training takes, and never more than there is."""
+"""Simulated clients share GPUs by the memory of training, and never more than there is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: its progress, the time left, and why it failed."""
+"""A run's reports while it goes on: its progress, the time left, and the reason of a failure."""
 
 from __future__ import annotations
 

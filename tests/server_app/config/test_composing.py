@@ -32,7 +32,7 @@ from strategies.methods.heterofl import HeteroFLSettings
 from strategies.methods.scalefl import ScaleFLSettings
 
 OWN_DATA = ["dataset=folder", "dataset=table", "model=conv1d", "model=conv1d-micro"]
-"""What has files, or reads no other data, and has tests of its own."""
+"""Choices that need files or fit no other data; they have tests of their own."""
 EVERY_CHOICE = [
     choice
     for group in groups()

@@ -24,7 +24,7 @@ RECIPES = {
     **{f"table6_resnet{depth}": FIVE for depth in (18, 34, 56, 110)},
     "table9_resnet110": STEEP,
 }
-"""What the submodels of each recipe leave of the parameters."""
+"""Shares of the parameters in the submodels of each recipe."""
 ROWS = [
     (recipe, method)
     for recipe in RECIPES

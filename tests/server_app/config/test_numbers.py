@@ -1,4 +1,4 @@
-"""Numbers of the configuration: each setting refuses what is beyond its range, and is named."""
+"""Numbers of the configuration: each setting refuses values outside its range, by name."""
 
 from __future__ import annotations
 

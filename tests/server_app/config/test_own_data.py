@@ -1,4 +1,4 @@
-"""A run on data of one's own: what its files say is in its configuration, and stays there."""
+"""A run on the user's own data: the facts of its files enter its configuration and stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that torchvision knows by name, from its cache; without a network the way out is told."""
+"""Weights from torchvision's cache by name; without a network the error names the way out."""
 
 from __future__ import annotations
 

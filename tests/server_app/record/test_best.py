@@ -1,4 +1,4 @@
-"""The best checkpoint: which round it is of, also after kills, damage and resumed runs."""
+"""The best checkpoint: its round, also after kills, damage and resumed runs."""
 
 from __future__ import annotations
 

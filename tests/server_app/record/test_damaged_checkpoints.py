@@ -1,4 +1,4 @@
-"""What a disk has changed is not trained on, nor answered from; the round before it is."""
+"""A damaged checkpoint is neither trained on nor answered from; the round before it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fleet.json: what a run is made of, written when it starts."""
+"""fleet.json: the facts of a run, written when it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's directory that others wrote: each command answers in one line that names the file."""
+"""A run's directory from another program: each command refuses it in one line with the file."""
 
 from __future__ import annotations
 

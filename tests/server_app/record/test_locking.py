@@ -1,4 +1,4 @@
-"""A run directory has one writer, and says who; what a killed one leaves does not block."""
+"""A run directory has one writer, named by its lock; a killed writer does not block it."""
 
 from __future__ import annotations
 

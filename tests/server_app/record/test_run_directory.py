@@ -1,4 +1,4 @@
-"""Where a run's record and its log are kept, without Flower's processes."""
+"""The place of a run's record and log, without Flower's processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run's record: whole after any kill, equal after any round trip."""
+"""The run's record: complete after any kill, equal after any round trip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs come to under serving settings, and which of them stand for a setting."""
+"""Accuracy of runs under serving settings, and the runs that count for a setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trackers get a run's numbers as it goes, and a run does not fail with them."""
+"""Trackers get a run's numbers during the run; their failure does not stop it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ COMPLAINTS = {"error", "warning", "assert"}
 
 
 def chromium() -> str | None:
-    """Return where Chromium is, or None where it is not installed."""
+    """Return the path of Chromium, or None if it is not installed."""
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 

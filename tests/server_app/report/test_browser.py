@@ -1,4 +1,4 @@
-"""The report in a real browser: nothing to complain about, readable on a phone and in the dark."""
+"""The report in a real browser: no errors, readable on a phone and in dark mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone are one group, named by what sets it apart."""
+"""Runs that differ only in their seed are one group, named by its distinct settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report as a whole: one small file that needs nothing else, and trusts nothing it shows."""
+"""The report as a whole: one small file that needs no other, and escapes all that it shows."""
 
 from __future__ import annotations
 

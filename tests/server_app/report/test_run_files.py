@@ -1,4 +1,4 @@
-"""A run's directory as the report reads it, whatever state the run left it in."""
+"""The report reads a run's directory in any state that the run left it in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collaborative inference in a report: the nodes, what exits serve, and how good the system is."""
+"""Collaborative inference in a report: the nodes, the exits' shares, the system's accuracy."""
 
 from __future__ import annotations
 

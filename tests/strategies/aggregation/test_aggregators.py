@@ -1,4 +1,4 @@
-"""What holds for each aggregator that a config can choose."""
+"""Properties of each aggregator that a config can choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a reply may be from what was sent, with numbers worked out by hand."""
+"""Bounds on the distance of a reply from its slice, with numbers worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A round's updates on disk: what is written is read, and nothing is left behind."""
+"""A round's updates on disk: they are read as written, and no file is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What slices cost: parameters, MACs and memory, counted once and together."""
+"""Costs of slices: parameters, MACs and memory, counted alone and together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What planning finds is kept for the next run, of networks whose code is known to be the same."""
+"""Plans are kept for the next run, if the network's code is known to be the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATIOS = (0.5, 1.0)
 
 
 def forget() -> None:
-    """What a new process knows: nothing but the files."""
+    """Clear all caches in memory, as in a new process."""
     for remembered in (costs.cost, costs._counted, costs.path_costs):
         remembered.cache_clear()
 

@@ -30,7 +30,7 @@ QUARTERS = SearchGrid(width_step=0.25)
 WHOLE = 800
 
 Table = dict[tuple[int, float], int]
-"""What a pair of depth and width costs; pairs that are not in it cost ten times the whole."""
+"""Cost of each pair of depth and width; other pairs cost ten times the whole."""
 
 
 def toy(monkeypatch: pytest.MonkeyPatch, table: Table, own_exits: tuple[int, ...] = ()) -> Task:

@@ -77,7 +77,7 @@ def test_the_loss_of_three_exits_worked_out_by_hand(share: float, loss: float) -
 
 
 def test_teachers_are_detached() -> None:
-    """Where they are not, the first exit's gradient is another one."""
+    """With teachers that are not detached, the first exit's gradient differs."""
     exits = answers()
     mutual_distillation(exits, LABELS, 1.0).backward()
     assert exits[0].grad is not None

@@ -1,4 +1,4 @@
-"""Ensemble distillation: its loss in numbers, what a student starts from, and when it stops."""
+"""Ensemble distillation: its loss in numbers, a student's start, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedDF whole: who teaches, where students start, what stays, and that it helps."""
+"""FedDF as a whole: teachers, students' start, tensors that stay, and its gain."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def feddf(overrides: str = "") -> FedDF:
 
 
 def update_of(strategy: FedDF, level: int, client: int, by: float = 0.05) -> Update:
-    """Return what a client might send: its level with some noise of its own."""
+    """Return a client's update: its level with random noise."""
     submodel = strategy.submodels.at(strategy.levels[level - 1])
     rng = torch.Generator().manual_seed(client)
     state = {
@@ -65,7 +65,7 @@ def update_of(strategy: FedDF, level: int, client: int, by: float = 0.05) -> Upd
 
 
 def stepped(strategy: FedDF, *updates: Update) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return what the updates came to, and that after the server's step."""
+    """Return the aggregated state, and the state after the server's step."""
     aggregator = strategy.aggregator()
     for update in updates:
         aggregator.add(update)

@@ -1,4 +1,4 @@
-"""FedFA whole: what clients choose, what is grafted, what is averaged, and what they get back."""
+"""FedFA as a whole: clients' choices, grafting, averaging, and the slices sent back."""
 
 from __future__ import annotations
 

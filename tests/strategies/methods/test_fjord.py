@@ -1,4 +1,4 @@
-"""FjORD whole: draws, steps that move a part in place, statistics of each width, and its runs."""
+"""FjORD as a whole: draws, steps that update a part in place, each width's statistics, runs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def batch(size: int = 8) -> tuple[Tensor, Tensor]:
 
 
 def batches_seen(net: SlicedNetwork, norm: str) -> list[int]:
-    """Return how many batches each width has normalised, the smallest first."""
+    """Return the number of batches that each width has normalised, the smallest first."""
     state, counts = net.state_dict(), dict[int, int]()
     for name, tensor in state.items():
         if without_width(name) == f"{norm}.num_batches_tracked":
@@ -345,7 +345,7 @@ def strategy_on_five(**settings: Any) -> FjORD:
 
 
 def assigned(strategy: FjORD) -> list[Assignment]:
-    """Return what a client of each tier trains."""
+    """Return the assignment of a client of each tier."""
     clients = [Client(n, n, Profile(n, 5, 10, None, "cpu")) for n in range(5)]
     return list(strategy.assign(1, clients))
 

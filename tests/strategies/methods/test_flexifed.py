@@ -1,4 +1,4 @@
-"""FlexiFed: what architectures have in common from their first layer on, and who shares it."""
+"""FlexiFed: the common first layers of architectures, and the clients that share them."""
 
 from __future__ import annotations
 

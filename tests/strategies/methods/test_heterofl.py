@@ -1,4 +1,4 @@
-"""HeteroFL whole: whose classifier rows are averaged, and levels that are drawn each round."""
+"""HeteroFL as a whole: averaged classifier rows, and levels that are drawn each round."""
 
 from __future__ import annotations
 

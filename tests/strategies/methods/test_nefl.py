@@ -1,4 +1,4 @@
-"""NeFL whole: what submodels share and what is their own, step sizes, and skipped blocks."""
+"""NeFL as a whole: shared and separate tensors of submodels, step sizes, skipped blocks."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def federate(tmp_path: Path) -> Federate:
 
 
 def trained(made: ServingRate, client: int, level: Level) -> State:
-    """Return what a node sends after training an exit: the state it got, and its own change."""
+    """Return a node's update after training an exit: the received state, and its own change."""
     chance = torch.Generator().manual_seed(100 * client + level.number)
     sent = extract(made.state, made.submodels.at(level).map)
     return {

@@ -1,4 +1,4 @@
-"""Who takes part, and who does not: what nodes say of themselves, at first and later."""
+"""Enrolment: nodes that take part or are left out, by their profiles, at first and later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages out and replies in, by a clock that stands still unless somebody sleeps."""
+"""Messages out and replies in, with a clock that moves only during sleeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is enrolled, under which number and after how long, by nodes and a clock of our own."""
+"""Numbers and times of enrolled nodes, with scripted nodes and a scripted clock."""
 
 from __future__ import annotations
 

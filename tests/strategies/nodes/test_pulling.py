@@ -1,6 +1,6 @@
 """Replies that come object by object, or never, or as bombs: a stock SuperLink in this process.
 
-The clock stands still unless the server sleeps; then nodes do what they are to do by that time.
+The clock stands still unless the server sleeps; then nodes take the steps due by that time.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ def test_an_object_that_names_others_than_it_has_is_not_put_together(
 
 
 def test_a_reply_to_another_message_is_refused(link: SuperLink, clock: Timeline) -> None:
-    """What a message says of itself is in an object, and the SuperLink does not look into that."""
+    """A message names its request in an object, which the SuperLink does not read."""
     node = link.node()
 
     def swapped() -> Parcel:

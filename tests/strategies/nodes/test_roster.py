@@ -1,4 +1,4 @@
-"""The roster of a run: who is online, who is asked again, and whether those who came will do."""
+"""The roster of a run: online clients, clients to ask again, and too few clients."""
 
 from __future__ import annotations
 
