@@ -84,7 +84,7 @@ def python(checkout: Path, script: str) -> str:
 
 def test_the_first_example_runs_and_changes_nothing_untrained() -> None:
     names: dict[str, Any] = {"images": torch.randn(2, 3, 16, 16)}
-    built, averaged = SLICING.split("\n\nwhere = ")
+    built, averaged = SLICING.split("\nwhere = ")
     exec(built, names)
     before = {name: tensor.clone() for name, tensor in names["full"].state_dict().items()}
     exec(f"where = {averaged}", names)
