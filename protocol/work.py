@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from flwr.app import ConfigRecord, RecordDict
@@ -29,6 +29,9 @@ LONGEST_WORK = 10**6
 """Most bytes of the JSON."""
 
 Settings = TypeVar("Settings")
+MOST_MADE = 64
+"""Dataclasses of messages that are kept to be used again."""
+_MADE: dict[tuple[type[Any], str], Any] = {}
 
 Part = Literal["test", "validation"]
 """Part of a client's data on which it may test a network."""
@@ -114,12 +117,13 @@ def made(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
 
     Most messages of a run repeat its task, data and settings.
     """
-    return _made(kind, json.dumps(values, separators=(",", ":")))
-
-
-@lru_cache(maxsize=64)
-def _made(kind: type[Settings], values: str) -> Settings:
-    return kind(**_tuples(json.loads(values)))
+    text = json.dumps(values)
+    if (kind, text) not in _MADE:
+        if len(_MADE) == MOST_MADE:
+            _MADE.clear()
+        _MADE[kind, text] = kind(**_tuples(json.loads(text)))
+    found: Settings = _MADE[kind, text]
+    return found
 
 
 @cache
