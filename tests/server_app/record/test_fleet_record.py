@@ -36,7 +36,7 @@ from tests.support.federations import SMALL
 from tests.support.grids import InProcessGrid
 
 SCALEFL = f"{SMALL} strategy=scalefl strategy.splits=[[6,0.5],[9,1]] strategy.ratios=null"
-CLIENT = {"level": 1, "examples": 48, "budget": 0.125, "device": "cpu"}
+CLIENT = {"level": 1, "examples": 48, "budget": 0.125, "device": "cpu", "validation": 6, "test": 6}
 
 
 def run(folder: Path, overrides: str, nodes: int = 4) -> FleetRecord:
