@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal, TypeVar
@@ -109,16 +109,17 @@ class Work:
         )
 
 
-def made(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+def made(kind: Callable[..., Settings], values: Mapping[str, Any]) -> Settings:
     """Return a frozen dataclass of a message's values; equal ones are checked only once.
 
     Most messages of a run repeat its task, data and settings.
     """
-    return _made(kind, json.dumps(values, separators=(",", ":")))
+    found: Settings = _made(kind, json.dumps(values, separators=(",", ":")))
+    return found
 
 
 @lru_cache(maxsize=64)
-def _made(kind: type[Settings], values: str) -> Settings:
+def _made(kind: Callable[..., Any], values: str) -> Any:
     return kind(**_tuples(json.loads(values)))
 
 
