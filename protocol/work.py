@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, TypeVar
 
 from flwr.app import ConfigRecord, RecordDict
@@ -29,9 +29,6 @@ LONGEST_WORK = 10**6
 """Most bytes of the JSON."""
 
 Settings = TypeVar("Settings")
-MOST_MADE = 64
-"""Dataclasses of messages that are kept to be used again."""
-_MADE: dict[tuple[type[Any], str], Any] = {}
 
 Part = Literal["test", "validation"]
 """Part of a client's data on which it may test a network."""
@@ -112,18 +109,18 @@ class Work:
         )
 
 
-def made(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+def made(kind: Callable[..., Settings], values: Mapping[str, Any]) -> Settings:
     """Return a frozen dataclass of a message's values; equal ones are checked only once.
 
     Most messages of a run repeat its task, data and settings.
     """
-    text = json.dumps(values)
-    if (kind, text) not in _MADE:
-        if len(_MADE) == MOST_MADE:
-            _MADE.clear()
-        _MADE[kind, text] = kind(**_tuples(json.loads(text)))
-    found: Settings = _MADE[kind, text]
+    found: Settings = _made(kind, json.dumps(values, separators=(",", ":")))
     return found
+
+
+@lru_cache(maxsize=64)
+def _made(kind: Callable[..., Any], values: str) -> Any:
+    return kind(**_tuples(json.loads(values)))
 
 
 @cache
