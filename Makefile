@@ -21,6 +21,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/homes.py
 
 test: lint
 	$(BIN)/pytest -n auto -m "not processes"
