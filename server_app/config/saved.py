@@ -30,6 +30,14 @@ OLD_OBJECTIVES = {
 }
 """Client objectives that each method still has, by the names in older runs' files."""
 
+GONE = {
+    "depthfl": {"answer": "ensemble"},
+    "fedfa": {"population": 8},
+    "flexifed": {"population": 8},
+    "feddf": {"distillation.average": "logits", "distillation.threads": 1},
+}
+"""Settings that each method no longer has, with the one value that it still works by."""
+
 Named = dict[str, Any]
 
 
@@ -115,7 +123,23 @@ def _respelled_strategy(values: Mapping[str, Any]) -> dict[str, Any]:
             strategy.pop("window", None)
     if name == "heterofl":
         strategy.setdefault("own_classes", False)  # older runs had no choice
+    for key, usual in GONE.get(str(name), {}).items():
+        _drop(strategy, key, usual)
     return strategy
+
+
+def _drop(strategy: dict[str, Any], key: str, usual: object) -> None:
+    """Take a setting that is gone out of a run's own; raise where it had another value."""
+    part, _, own = key.rpartition(".")
+    if part:
+        strategy[part] = dict(strategy.get(part, {}))
+    values = strategy[part] if part else strategy
+    value = values.pop(own, usual)
+    if value != usual:
+        raise ConfigError(
+            f"strategy.{key} is {value}, a setting that is gone ({usual} is what is left): go on "
+            "with the version of nestfl that the run was started with"
+        )
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

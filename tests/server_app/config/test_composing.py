@@ -479,3 +479,23 @@ def test_a_run_of_before_its_keys_were_renamed_is_read(tmp_path: Path) -> None:
     settings = load(tmp_path / CONFIG_FILE).strategy
     assert isinstance(settings, ScaleFLSettings)
     assert (settings.beta, settings.start) == (0.4, 3)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "after", "gone", "value", "other"),
+    [
+        ("depthfl", "  name: depthfl\n", "answer", "ensemble", "last"),
+        ("flexifed model=preresnet-micro", "  name: flexifed\n", "population", "8", "4"),
+        ("feddf", "  distillation:\n", "  threads", "1", "2"),
+    ],
+)
+def test_a_run_with_a_setting_that_is_gone_goes_on_where_it_had_the_usual_value(
+    tmp_path: Path, strategy: str, after: str, gone: str, value: str, other: str
+) -> None:
+    now = compose(f"strategy={strategy}")
+    kept = tmp_path / CONFIG_FILE
+    kept.write_text(dump(now).replace(after, f"{after}  {gone}: {value}\n"))
+    assert load(kept) == now
+    kept.write_text(dump(now).replace(after, f"{after}  {gone}: {other}\n"))
+    with pytest.raises(ConfigError, match=f"{gone.strip()} is {other}, a setting that is gone"):
+        load(kept)
