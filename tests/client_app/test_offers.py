@@ -267,7 +267,7 @@ def test_what_is_wrong_with_a_device_s_tokenizer_stays_in_its_own_log(tokenizer:
 
 
 @pytest.mark.usefixtures("deployed")
-@pytest.mark.parametrize("kind", ["query", "query.architecture", "query.statistics", "train"])
+@pytest.mark.parametrize("kind", ["query", "query.method", "query.statistics", "train"])
 def test_a_device_attacks_nobody(kind: str) -> None:
     with pytest.raises(NotOfferedError, match="attacks nobody"):
         ask(replace(question(), sabotage=Sabotage(2.0)), PART, kind)
@@ -285,13 +285,13 @@ def test_a_device_compiles_nothing_unless_its_owner_allows_it() -> None:
 @pytest.mark.parametrize("name", ["os:system", "strategies.methods.fedavg:FedAvg", "../fedavg", ""])
 def test_a_method_is_one_of_ours_and_nothing_else_that_can_be_imported(name: str) -> None:
     with pytest.raises(ValueError, match=f"unknown strategy '{name}'; choose from decoupled, de"):
-        ask(replace(question(), method=name), PART, "query.architecture")
+        ask(replace(question(), method=name), PART, "query.method")
 
 
 @pytest.mark.usefixtures("deployed")
 @pytest.mark.parametrize(
     "kind",
-    ["query", "query.architecture", "query.statistics", "query.variances", "train", "evaluate"],
+    ["query", "query.method", "query.statistics", "train", "evaluate"],
 )
 @pytest.mark.parametrize("config", [PART, f"{PART} dta=1"])
 def test_whatever_is_asked_goes_by_the_owner_s_word_first(kind: str, config: str) -> None:

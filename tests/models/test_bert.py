@@ -362,7 +362,7 @@ def test_weights_are_read_from_files_and_folders(tmp_path: Path) -> None:
         "empty": r"holds no model\.safetensors or pytorch_model\.bin",
         "broken.pth": "cannot be read",
         "broken.safetensors": "cannot be read",
-        "list.pth": "cannot be read: expected tensors by name",
+        "list.pth": r"cannot be read \(TypeError: it holds a list\): expected a .safetensors file",
     }.items():
         with pytest.raises(ConfigError, match=f"model.weights: .*{message}"):
             read_weights(str(tmp_path / name))

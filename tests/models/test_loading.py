@@ -148,7 +148,7 @@ from training.fitting import fit
 from protocol.train_settings import TrainSettings
 from training.local_training import plain_loss
 from data.catalog import IMAGES
-from data.images import ImageData
+from data.examples import ImageData
 from models import SlicedNetwork
 class Net(SlicedNetwork):
     def __init__(self):

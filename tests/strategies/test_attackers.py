@@ -89,7 +89,7 @@ def test_attackers_hold_the_largest_level_in_every_round(more: str) -> None:
             assert drawn == {4}
         else:
             assert strategy.level_of(each).number == plain.level_of(each).number
-            assert strategy.levels_of(each) == plain.levels_of(each)
+            assert strategy.levels_of(each).keys() == plain.levels_of(each).keys()
 
 
 def test_attackers_keep_their_tiers_where_they_are_to() -> None:

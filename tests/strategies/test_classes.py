@@ -13,6 +13,7 @@ from flwr.app import Message
 from data.clients import global_test
 from data.spec import DatasetSpec
 from models.task import Task
+from protocol.documents import DocumentError
 from protocol.work import Work
 from server_app.record.checkpoint import load
 from server_app.record.metrics import read_confusion
@@ -132,8 +133,9 @@ def test_going_back_leaves_no_matrices_of_a_later_round(federate: Federate, tmp_
         assert not file.exists()
 
 
-def test_damaged_matrices_are_none(tmp_path: Path) -> None:
+def test_damaged_matrices_are_refused_with_the_name_of_their_file(tmp_path: Path) -> None:
     file = tmp_path / "confusion.json"
-    for text in ("", "[1]", '{"round": 1}', '{"round": 1, "lev'):
+    for text in ("", "[1]", '{"round": 1, "lev'):
         file.write_text(text)
-        assert read_confusion(file) is None
+        with pytest.raises(DocumentError, match=r"confusion\.json cannot be read"):
+            read_confusion(file)

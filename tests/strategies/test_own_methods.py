@@ -127,7 +127,7 @@ def test_what_is_kept_is_not_warned_of_whatever_its_key_and_a_resumed_run_ends_a
 def test_the_method_of_the_guide_goes_on_with_its_momentum(
     tmp_path: Path, federate: Federate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guide = Path(__file__).parents[3] / "docs" / "your-network.md"
+    guide = Path(__file__).parents[2] / "docs" / "your-network.md"
     _, _, section = guide.read_text().partition("### State of its own\n")
     lines = section.partition("\n- ")[0].splitlines()
     load(tmp_path, "\n".join(line for line in lines if line.startswith("    ") or not line[:1]))

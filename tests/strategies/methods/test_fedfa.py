@@ -238,7 +238,7 @@ def test_a_federation_of_clients_that_choose(federate: Federate) -> None:
     grid = InProcessGrid(4)
     strategy, lines = federate("name=chosen", grid)
     assert isinstance(strategy, FedFA)
-    offers = [m for m in grid.sent if m.metadata.message_type == "query.architecture"]
+    offers = [m for m in grid.sent if m.metadata.message_type == "query.method"]
     assert len(offers) == 2  # of those who are not held to the smallest
     told = Work.read(offers[0].content).told
     assert told["blocks"] == ((2, 3),) * 3
@@ -268,7 +268,7 @@ def answering(blocks: list[int], width: list[float]):  # type: ignore[no-untyped
     """Return a fault: client 3 says that it has chosen this."""
 
     def fault(number: int, message: Message, reply: Message) -> Message:
-        if number == 3 and message.metadata.message_type == "query.architecture":
+        if number == 3 and message.metadata.message_type == "query.method":
             choice = ConfigRecord({"blocks": blocks, "width": width})
             return Message(RecordDict({"choice": choice}), reply_to=message)
         return reply
@@ -311,7 +311,7 @@ def test_a_run_resumed_goes_on_with_the_same_architectures_bit_for_bit(
     federate("name=part rounds=2")
     grid = InProcessGrid(4)
     again, _ = federate(f"resume={tmp_path / 'part'} rounds=3", grid)
-    assert not [m for m in grid.sent if m.metadata.message_type == "query.architecture"]
+    assert not [m for m in grid.sent if m.metadata.message_type == "query.method"]
     assert [level.slice for level in again.levels] == [level.slice for level in whole.levels]
     assert all(torch.equal(whole.state[name], t) for name, t in again.state.items())
 
@@ -346,7 +346,7 @@ def test_a_layer_that_is_nearly_nothing_is_refused() -> None:
 
 def test_who_does_not_choose_in_time_is_left_out(federate: Federate) -> None:
     def silent(number: int, message: Message, reply: Message) -> Message | None:
-        silences = number == 2 and message.metadata.message_type == "query.architecture"
+        silences = number == 2 and message.metadata.message_type == "query.method"
         return None if silences else reply
 
     strategy, lines = federate("rounds=1 deadline=4 in_flight=1", InProcessGrid(4, silent))

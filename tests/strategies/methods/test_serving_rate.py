@@ -237,7 +237,7 @@ def test_clients_measure_the_variances_once_and_a_resumed_run_knows_them(
     grid = InProcessGrid(7)
     made, lines = federate(f"{RUN} strategy.weights=balanced rounds=2 name=a", grid)
     assert isinstance(made, ServingRate)
-    asked = [m for m in grid.sent if m.metadata.message_type == "query.variances"]
+    asked = [m for m in grid.sent if m.metadata.message_type == "query.method"]
     assert len(asked) == 7
     assert lines[0]["asked"]["variances"]["asked"] == 7
     assert "variances" not in lines[1].get("asked", {})
@@ -255,7 +255,7 @@ def test_a_run_ends_where_the_one_client_of_an_exit_has_no_variance_for_it(
     federate: Federate,
 ) -> None:
     def lie(client: int, message: Message, reply: Message) -> Message:
-        if message.metadata.message_type == "query.variances" and client == 6:
+        if message.metadata.message_type == "query.method" and client == 6:
             reply.content.metric_records["metrics"]["variances"] = [1.0, -1.0, 1.0]
         return reply
 
