@@ -30,7 +30,7 @@ OLD_OBJECTIVES = {
 }
 """Client objectives that each method still has, by the names in older runs' files."""
 
-GONE = {
+GONE: Mapping[str, Mapping[str, object]] = {
     "depthfl": {"answer": "ensemble"},
     "fedfa": {"population": 8},
     "flexifed": {"population": 8},
