@@ -62,7 +62,7 @@ LevelMetrics = TypedDict(
         "local_perplexity": float,
         "global_perplexity": float,
         "validation_perplexity": float,
-        "lack": str,  # "untrained" or "no client", if nobody holds it (fleet/coverage.py)
+        "lack": str,  # "untrained" or "no client", if nobody holds it (coverage.py)
     },
     total=False,
 )

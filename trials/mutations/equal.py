@@ -109,7 +109,7 @@ EQUAL: dict[tuple[str, str, str], str] = {
     ): "the best of ten starts is the same for all seeds, in one dimension",
     (
         "inference/thresholds.py",
-        "low, high = -50.0, 50.0  # of log r: from all at the first exit to all at the last",
+        "low, high = -50.0, 50.0  # bounds of log r: all samples at the first exit, or at the last",
         "50.0 -> 100.0",
     ): "shares of e^-50 and of e^-100 are both none",
     (
@@ -151,7 +151,7 @@ EQUAL: dict[tuple[str, str, str], str] = {
     ): "no clock is read at that very moment",
     (
         "strategies/replies.py",
-        'return trained.examples if self.federation.weighting == "examples" else 1',
+        'return trained.examples if self.method.federation.weighting == "examples" else 1',
         "1 -> 2",
     ): "a mean in which all weigh 2 is that in which all weigh 1",
     (
