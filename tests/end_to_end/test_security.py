@@ -1,6 +1,6 @@
 """Attacks on a deployment by the scripts of deploy/: the most important of docs/security.md.
 
-`python -m trials.security` tries all of them, also against the deployment of earlier versions.
+`python -m trials.security` tries all of them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import pytest
 from flwr.app import Message
 
 from trials.security import as_node, control, flood, tricks
-from trials.security.after import NGINX, After
 from trials.security.as_node import SERVER, forged
 from trials.security.door import Door
 from trials.security.other_user import OtherUsersDoor, readable
 from trials.security.outsiders import numbers
+from trials.security.site import NGINX, Site
 
 pytestmark = [
     pytest.mark.processes,
@@ -26,8 +26,8 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be anot
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[After]:
-    running = After(tmp_path_factory.mktemp("security"))
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    running = Site(tmp_path_factory.mktemp("security"))
     try:
         running.start()
         yield running
@@ -36,12 +36,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[After]:
 
 
 @pytest.fixture(scope="module")
-def mallory(site: After) -> Door:
+def mallory(site: Site) -> Door:
     """An attacker with the key of a registered device."""
     return Door(site.public, site.authority, site.key("m"))
 
 
-def test_nothing_but_the_fleets_own_requests_comes_past_the_proxy(site: After) -> None:
+def test_nothing_but_the_fleets_own_requests_comes_past_the_proxy(site: Site) -> None:
     found = tricks.try_all(site)
     unsigned = found.pop("`POST /v1/fleet/pull-messages`, not signed")
     behind = found.pop("Fleet, and Control behind it on one connection")
@@ -51,7 +51,7 @@ def test_nothing_but_the_fleets_own_requests_comes_past_the_proxy(site: After) -
 
 @pytest.mark.parametrize("who", ["nothing", "a device's key"])
 def test_nobody_lists_stops_submits_or_takes_a_run_at_the_public_port(
-    site: After, mallory: Door, who: str
+    site: Site, mallory: Door, who: str
 ) -> None:
     door = Door(site.public) if who == "nothing" else mallory
     run = site.submit(site.app, seconds=1)
@@ -63,12 +63,12 @@ def test_nobody_lists_stops_submits_or_takes_a_run_at_the_public_port(
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_is_too_large_does_not_reach_the_superlink(site: After, chunked: bool) -> None:
+def test_a_body_that_is_too_large_does_not_reach_the_superlink(site: Site, chunked: bool) -> None:
     found = flood.big_body(Door(site.public), site.processes["superlink"].pid, chunked, size=2**25)
     assert ": 413," in found.answer
 
 
-def test_a_device_reads_and_writes_in_its_own_name_alone(site: After, mallory: Door) -> None:
+def test_a_device_reads_and_writes_in_its_own_name_alone(site: Site, mallory: Door) -> None:
     mine, other = mallory.activate(), numbers(site)["b"]
     run = site.submit(site.app, seconds=10)
     message, _ = as_node.wait_for(site, run, other)
@@ -84,7 +84,7 @@ def test_a_device_reads_and_writes_in_its_own_name_alone(site: After, mallory: D
     site.stop_run(run)
 
 
-def test_a_device_imports_no_code_but_what_it_allows_and_says_so(site: After) -> None:
+def test_a_device_imports_no_code_but_what_it_allows_and_says_so(site: Site) -> None:
     submitted, code = control.submit(site, site.operator)
     assert submitted.possible
     assert not code.possible
@@ -92,7 +92,7 @@ def test_a_device_imports_no_code_but_what_it_allows_and_says_so(site: After) ->
 
 
 @needs_root
-def test_other_users_of_the_machine_are_refused_at_its_ports(site: After) -> None:
+def test_other_users_of_the_machine_are_refused_at_its_ports(site: Site) -> None:
     link, node = OtherUsersDoor(site.link), OtherUsersDoor(site.node_port, tls=False)
     assert control.list_runs(link).answer == "403"
     assert control.ask_for_tasks(link, ["flwr-serverapp"])[0].status == 403

@@ -1,4 +1,4 @@
-"""Runs attackers one after the other against both deployments, and prints the tables."""
+"""Runs attackers one after the other against a deployment, and prints the tables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from importlib import import_module
 from pathlib import Path
 
 from trials.faults.processes import adopt_orphans, kill_all
-from trials.security.after import NGINX, After
-from trials.security.before import Before
 from trials.security.case import ATTACKERS, WHO, Attacker, Findings, Found
-from trials.security.site import Site
+from trials.security.site import NGINX, Site
 from trials.security.table import cells, requests, update_markdown
 
 for group in ("outsiders", "insiders"):
@@ -34,7 +32,7 @@ def attack(site: Site, attackers: list[Attacker]) -> dict[str, Findings]:
             reason = f"{type(error).__name__}: {error}"
             found[attacker.name] = {"FAILED": Found(None, reason)}
         took = time.monotonic() - began
-        print(f"{site.name}: {WHO[attacker.name]} ({took:.0f} s)", flush=True)
+        print(f"{WHO[attacker.name]} ({took:.0f} s)", flush=True)
     return found
 
 
@@ -61,18 +59,15 @@ def run_all(attackers: list[Attacker], markdown: Path | None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that running processes end, too
     root = Path(tempfile.mkdtemp(prefix="security-"))
     root.chmod(0o755)  # another user works here
-    found: dict[str, dict[str, Findings]] = {one.name: {} for one in attackers}
-    for kind in (Before, After):
-        site = kind(root / kind.name)
-        try:
-            site.start()
-            for name, findings in attack(site, attackers).items():
-                found[name][site.name] = findings
-        finally:
-            kill_all(os.getpid())
-    for name, by_site in found.items():
-        print("\n".join(["", WHO[name], cells(name, by_site), requests(by_site)]))
-    failed = any("FAILED" in one for by_site in found.values() for one in by_site.values())
+    try:
+        site = Site(root / "site")
+        site.start()
+        found = attack(site, attackers)
+    finally:
+        kill_all(os.getpid())
+    for name, findings in found.items():
+        print("\n".join(["", WHO[name], cells(name, findings), requests(findings)]))
+    failed = any("FAILED" in findings for findings in found.values())
     if markdown and not failed:
         update_markdown(markdown, found)
     if failed:

@@ -10,10 +10,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from signal import SIGTERM
 
 import numpy as np
-from flwr.proto.control_pb2 import ListRunsRequest
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.runtime_pb2 import (
@@ -57,9 +55,6 @@ CLIENT_APP = r"flwr-clientapp |guarded\.client_app "
 NOT_ROOT: Findings = dict.fromkeys(WHAT, Found(None, "not run: needs root"))
 
 
-SIMULATED = ("list-runs", "acquire-task")
-
-
 @attacker(SERVER_USER)
 def user_of_the_server(site: Site) -> Findings:
     if os.getuid():
@@ -78,20 +73,6 @@ def user_of_the_server(site: Site) -> Findings:
     found["files of the server: keys, `superlink.db`"] = Found(
         bool(names), f"can be read: {', '.join(names)}" if names else "none can be read"
     )
-    return found | of_a_simulation(site)
-
-
-def of_a_simulation(site: Site) -> Findings:
-    """Ask the SuperLink of a simulation, if it has one."""
-    listed, taken = (f"`{what}` of the SuperLink of a simulation" for what in SIMULATED)
-    if (port := site.start_simulation()) is None:
-        return dict.fromkeys((listed, taken), Found(False, "it has none"))
-    simulation = OtherUsersDoor(port, tls=False)
-    asked = simulation.post("/v1/control/list-runs", ListRunsRequest())
-    found = {listed: Found(asked.good, str(asked))}
-    asked, _ = control.ask_for_tasks(simulation, ["flwr-simulation"])
-    found[taken] = Found(asked.good, str(asked))
-    site.processes.pop("simulation").send_to_group(SIGTERM)
     return found
 
 

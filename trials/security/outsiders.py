@@ -7,7 +7,6 @@ import time
 from flwr.proto.control_pb2 import ListNodesRequest, ListNodesResponse
 
 from trials.security import as_node, control, flood
-from trials.security.after import After
 from trials.security.as_node import SERVER, forged
 from trials.security.case import (
     AUTHORITY,
@@ -35,10 +34,9 @@ def with_nothing(site: Site) -> Findings:
     door, link = Door(site.public), flood.process_of(f"superlink .*--port {site.link}")
     found = try_all(site) | control.attack(site, door)
     bodies = [flood.big_body(door, link, chunked) for chunked in (False, True)]
-    if isinstance(site, After):
-        shut = Door(site.second_proxy()).post("/v1/fleet/pull-messages")
-        name = "`POST /v1/fleet/pull-messages` without a certificate, `CLIENT_CERTIFICATES=on`"
-        found[name] = Found(shut.status in (200, 401), str(shut))
+    shut = Door(site.second_proxy()).post("/v1/fleet/pull-messages")
+    name = "`POST /v1/fleet/pull-messages` without a certificate, `CLIENT_CERTIFICATES=on`"
+    found[name] = Found(shut.status in (200, 401), str(shut))
     return found | {FLOOD: summary([*bodies, flood.many(door), flood.slow(door)])}
 
 

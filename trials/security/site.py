@@ -1,4 +1,4 @@
-"""Runs a deployment to be attacked: the common parts of `before` and `after`.
+"""Deploys nestfl with the scripts of deploy/, and nginx in front, to be attacked.
 
 Its nodes are a real SuperNode `a`; a node `b` that is online but fetches nothing, so that its
 messages wait in the SuperLink; and the attacker's own `m`, with a registered key like the others.
@@ -7,8 +7,8 @@ messages wait in the SuperLink; and the attacker's own `m`, with a registered ke
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
-from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -26,21 +26,25 @@ from flwr.proto.control_pb2 import (
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.run_pb2 import Run
 
+from nestfl.guarded.pinned_code import fingerprint, fingerprint_of
 from trials.faults.processes import APP, BIN, Process, free_port, listens, wait_until
 from trials.security.bundles import bundle
 from trials.security.door import Door, Key
 
 NODE_CONFIG = "budget=1.0 partition-id=0 num-partitions=1"
+NGINX = shutil.which("nginx", path=os.pathsep.join([os.environ["PATH"], "/usr/sbin"]))
 
 
-class Site(ABC):
-    """The processes of one deployment, in a directory of its own, at its own ports."""
+class Site:
+    """The processes of one deployment, in a directory of its own, at its own ports.
 
-    name: str
+    The SuperLink is on loopback, for its own user; the proxy shows only the Fleet API; devices pin
+    their code.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.state = folder, folder / "state"
-        self.public, self.node_port = free_port(), free_port()
+        self.public, self.node_port, self.control = free_port(), free_port(), free_port()
         self.processes: dict[str, Process] = {}
         self.env = {
             "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
@@ -50,27 +54,41 @@ class Site(ABC):
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "NESTFL_CACHE": str(folder / "cache"),
             "LINK_PORT": str(self.public),
+            "CONTROL_PORT": str(self.control),
             "NODE_PORT": str(self.node_port),
             "OMP_NUM_THREADS": "1",
             "PATIENCE": "0",
         }
 
     @property
-    @abstractmethod
     def link(self) -> int:
         """The SuperLink's own port, which its operator uses."""
+        return self.control
 
-    @abstractmethod
+    def deploy(self, name: str, script: str, *arguments: str, **env: str) -> Process:
+        """Start a script of deploy/ that goes on."""
+        return self.run(name, str(APP / "deploy" / script), *arguments, **env)
+
     def start_server(self) -> None:
         """Start the processes that listen on the server's ports."""
+        self.deploy("superlink", "superlink.sh")
+        self.deploy("proxy", "proxy.sh")
 
-    @abstractmethod
     def start_device(self) -> None:
-        """Start node `a`."""
+        """Start node `a`, which runs this checkout, as by default, and a harmless app."""
+        code = f"{fingerprint_of(APP)},{fingerprint(self.app)}"
+        self.deploy("a", "supernode.sh", "a", f'{NODE_CONFIG} code="{code}"')
 
-    @abstractmethod
-    def start_simulation(self) -> int | None:
-        """Start a simulation like a developer; return its SuperLink's port if it has one."""
+    def second_proxy(self) -> int:
+        """Start a proxy that asks for client certificates, too; return its port."""
+        state, port = self.folder / "second", free_port()
+        state.mkdir(mode=0o700)
+        for name in ("ca.crt", "server.pem", "server.key"):
+            shutil.copy(self.state / name, state / name)
+        env = {"STATE": str(state), "LINK_PORT": str(port), "CLIENT_CERTIFICATES": "on"}
+        self.deploy("second", "proxy.sh", **env)
+        wait_until(lambda: listens(port), "the second proxy", 30)
+        return port
 
     def start(self) -> None:
         """Start the deployment, until nodes `a` and `b` are online."""

@@ -1,4 +1,4 @@
-"""Formats the tables of attacks, before and after, and of each other request with its answers."""
+"""Formats the tables of attacks, and of each other request with its answer."""
 
 from __future__ import annotations
 
@@ -8,33 +8,22 @@ from pathlib import Path
 
 from trials.security.case import WHAT, WHO, Findings, Found
 
-Outcomes = Mapping[str, Mapping[str, Findings]]
-"""Results by attacker, and then by deployment."""
-SITES = ("before", "after")
 MISSING = Found(None, "")
 
 
-def cells(attacker: str, found: Mapping[str, Findings]) -> str:
-    """Return the rows of an attacker in the table."""
-    rows = []
-    for what in WHAT:
-        answers = [str(found.get(site, {}).get(what, MISSING)) for site in SITES]
-        rows.append(_row(WHO[attacker], what, *answers))
-    return "\n".join([_row("who", "what", *SITES), _rule(4), *rows])
+def cells(attacker: str, found: Findings) -> str:
+    """Return the rows of the goals that each attacker has."""
+    rows = [_row(WHO[attacker], what, str(found.get(what, MISSING))) for what in WHAT]
+    return "\n".join([_row("who", "what", "answer"), _rule(3), *rows])
 
 
-def requests(found: Mapping[str, Findings]) -> str:
-    """Return the rows of an attacker's other requests."""
-    names = dict.fromkeys(name for site in SITES for name in found.get(site, {}))
-    rows = [
-        _row(name, *(str(found.get(site, {}).get(name, MISSING)) for site in SITES))
-        for name in names
-        if name not in WHAT
-    ]
-    return "\n".join([_row("request", *SITES), _rule(3), *rows]) if rows else ""
+def requests(found: Findings) -> str:
+    """Return the rows of the other requests; nothing where there are none."""
+    rows = [_row(name, str(answer)) for name, answer in found.items() if name not in WHAT]
+    return "\n".join([_row("request", "answer"), _rule(2), *rows]) if rows else ""
 
 
-def update_markdown(page: Path, outcomes: Outcomes) -> None:
+def update_markdown(page: Path, outcomes: Mapping[str, Findings]) -> None:
     """Write the tables between the page's marks; attackers that did not run keep their rows."""
     text = page.read_text(encoding="utf-8")
     for attacker, found in outcomes.items():
