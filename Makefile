@@ -25,7 +25,9 @@ lint: $(READY)
 
 test: lint
 	$(BIN)/pytest -n auto -m "not processes"
-	$(BIN)/pytest -n 2 --dist loadfile -m processes
+	# A test that failed beside other processes (ports, Ray heads) is run once more, by itself.
+	$(BIN)/pytest -n 2 --dist loadfile -m processes \
+		|| $(BIN)/pytest -n 0 -m processes --last-failed --last-failed-no-failures none
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
